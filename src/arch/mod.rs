@@ -1,0 +1,35 @@
+//! What the instruction set decides: ordered access to shared words, fences, copies of guest
+//! bytes, prefetches, the cycle counter.
+//!
+//! Promises: guest memory is touched by the routines here and by nothing else (DESIGN, laws of
+//! guest memory); none of them makes a reference into it. One leaf per architecture with the
+//! same signatures, `portable` is the plain one that the others are tested against. Called by
+//! `virtio`, `memory`, `packet` and the frontend driver. Never allocates, never fails.
+
+mod step;
+mod word;
+
+#[cfg_attr(any(target_arch = "x86_64", target_arch = "aarch64"), allow(dead_code))]
+mod portable;
+
+#[cfg(target_arch = "aarch64")]
+#[path = "aarch64/mod.rs"]
+mod leaf;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+use portable as leaf;
+#[cfg(target_arch = "x86_64")]
+#[path = "x86_64/mod.rs"]
+mod leaf;
+
+#[cfg(target_endian = "big")]
+compile_error!("ringbridge reads virtio's little-endian fields as they lie: no big-endian hosts");
+
+pub use leaf::{copy, cycles, prefetch_read, prefetch_write};
+pub use step::Step;
+pub use word::{Word16, full_fence, load_u16, load_u32, load_u64, load_u128, store_u64};
+
+/// One breath in a polling loop that found nothing.
+#[inline]
+pub fn relax() {
+    std::hint::spin_loop();
+}

@@ -1,0 +1,104 @@
+//! Checked configuration: what `cli` makes of the command line and `run` builds from.
+//!
+//! Promises: a value of these types is valid in itself (sizes in range, CPUs that exist, no
+//! path twice). Knows no flags and prints nothing.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A port as the operator asked for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortSpec {
+    /// Its name in tables and JSON: the specification up to the first comma.
+    pub name: String,
+    /// What it is.
+    pub kind: PortKind,
+}
+
+/// The kinds of port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PortKind {
+    /// A vhost-user socket.
+    Vhost(VhostSpec),
+    /// Packets from a file, and to one.
+    Pcap(PcapSpec),
+    /// Receives nothing, discards what it is sent.
+    Null,
+}
+
+/// A vhost-user port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VhostSpec {
+    /// The socket.
+    pub path: PathBuf,
+    /// Connect to the socket instead of listening on it, and keep trying.
+    pub client: bool,
+    /// Queue pairs offered.
+    pub queues: u16,
+    /// Offer mergeable receive buffers.
+    pub mrg_rxbuf: bool,
+    /// Permissions of the socket file.
+    pub mode: Option<u32>,
+    /// Owner of the socket file: user and group id.
+    pub owner: Option<(u32, Option<u32>)>,
+}
+
+/// A pcap port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PcapSpec {
+    /// File to receive from.
+    pub input: PathBuf,
+    /// File to send to; without one, what is sent is discarded and counted as sent.
+    pub output: Option<PathBuf>,
+    /// Start over at the end of the input.
+    pub repeat: bool,
+}
+
+/// Forwarding modes, with testpmd's meanings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ForwardMode {
+    /// To the paired port, untouched.
+    Io,
+    /// To the paired port, with the port's own source and a fixed destination MAC.
+    Mac,
+    /// To the paired port, MACs swapped.
+    MacSwap,
+    /// Receive and count.
+    RxOnly,
+    /// Generate and send.
+    TxOnly,
+    /// Answer ARP requests and ICMP echo requests.
+    IcmpEcho,
+}
+
+/// How a worker waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PollMode {
+    /// Never sleeps.
+    Busy,
+    /// Spins a short while after the last packet, then sleeps until it is kicked.
+    Adaptive,
+}
+
+/// Everything `run` needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunConfig {
+    /// At least one.
+    pub ports: Vec<PortSpec>,
+    /// How packets go from port to port.
+    pub forward: ForwardMode,
+    /// Frame bytes without FCS for `txonly`: 14 to 65535.
+    pub size: usize,
+    /// A worker each: the CPU to pin it to, if any. At least one.
+    pub workers: Vec<Option<usize>>,
+    /// Most packets a burst: 1 to 64.
+    pub burst: usize,
+    /// How workers wait.
+    pub poll: PollMode,
+    /// Stop after this long.
+    pub duration: Option<Duration>,
+    /// Print a table this often.
+    pub stats_interval: Option<Duration>,
+    /// Print one JSON object at the end and no tables.
+    pub json: bool,
+}

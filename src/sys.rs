@@ -1,0 +1,86 @@
+//! The few system calls that no crate in use wraps well: CPU affinity and time.
+//!
+//! Promises: safe functions with checked results. Never keeps state.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+/// Pin the calling thread to one CPU.
+///
+/// # Errors
+/// The operating system's, for a CPU that does not exist or is not allowed.
+pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
+    // SAFETY: an all-zero cpu_set_t is valid and empty.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: `cpu` is below CPU_SETSIZE, and `set` outlives both calls.
+    let rc = unsafe {
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set)
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The CPUs this process may run on, ascending.
+///
+/// # Errors
+/// The operating system's.
+pub fn allowed_cpus() -> io::Result<Vec<usize>> {
+    // SAFETY: an all-zero cpu_set_t is valid and empty.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is writable and of the size given.
+    if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: every index is below CPU_SETSIZE.
+    Ok((0..libc::CPU_SETSIZE as usize).filter(|&c| unsafe { libc::CPU_ISSET(c, &set) }).collect())
+}
+
+/// Relates the cycle counter to time: how many ticks a second.
+#[derive(Debug, Clone, Copy)]
+pub struct CycleClock {
+    start: Instant,
+    start_cycles: u64,
+}
+
+impl CycleClock {
+    /// Start measuring now; asks for no time of its own.
+    pub fn start() -> Self {
+        CycleClock { start: Instant::now(), start_cycles: crate::arch::cycles() }
+    }
+
+    /// Ticks a second, as measured since the start (at least 5 ms: waits for the rest).
+    pub fn hz(&self) -> f64 {
+        const LEAST: Duration = Duration::from_millis(5);
+        let elapsed = self.start.elapsed();
+        if elapsed < LEAST {
+            std::thread::sleep(LEAST.saturating_sub(elapsed));
+        }
+        let ticks = crate::arch::cycles().wrapping_sub(self.start_cycles);
+        ticks as f64 / self.start.elapsed().as_secs_f64()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pins_to_an_allowed_cpu_and_refuses_an_impossible_one() {
+        let cpus = allowed_cpus().unwrap();
+        std::thread::spawn(move || {
+            pin_to_cpu(cpus[0]).unwrap();
+            assert_eq!(allowed_cpus().unwrap(), [cpus[0]]);
+            assert!(pin_to_cpu(100_000).is_err());
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn the_clock_ticks() {
+        assert!(CycleClock::start().hz() > 1e6);
+    }
+}
