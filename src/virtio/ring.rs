@@ -184,9 +184,9 @@ impl SplitRing {
         let idx = self.device.load_avail_idx();
         let known = idx.wrapping_sub(self.next_avail);
         if known > self.size {
+            let (next, size) = (self.next_avail, self.size);
             self.fail(&format_args!(
-                "avail.idx {idx} is {known} ahead of {} in a ring of {}",
-                self.next_avail, self.size
+                "avail.idx {idx} is {known} ahead of {next} in a ring of {size}"
             ));
             return 0;
         }
