@@ -7,4 +7,5 @@ pub mod packet;
 pub mod sys;
 pub mod vhost_user;
 pub mod virtio;
+pub mod wire;
 pub mod worker;
