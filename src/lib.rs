@@ -2,6 +2,7 @@
 pub mod arch;
 pub mod config;
 pub mod counters;
+pub mod forward;
 pub mod memory;
 pub mod packet;
 pub mod sys;
