@@ -5,6 +5,7 @@ pub mod counters;
 pub mod forward;
 pub mod memory;
 pub mod packet;
+pub mod port;
 pub mod stats;
 pub mod sys;
 pub mod vhost_user;

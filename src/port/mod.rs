@@ -1,0 +1,4 @@
+//! Ports: what has queues.
+
+pub mod generator;
+pub mod pcap;
