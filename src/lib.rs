@@ -1,5 +1,6 @@
 //! skeleton
 pub mod arch;
+pub mod cli;
 pub mod config;
 pub mod counters;
 pub mod forward;
