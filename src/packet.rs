@@ -23,6 +23,18 @@ pub const MIN_PACKET: usize = 14;
 /// Longest packet.
 pub const MAX_PACKET: usize = 65535;
 
+/// The numbers of all packets of a burst: outputs take lists of numbers, and this is the list
+/// of everything.
+pub static ALL: [u8; BURST] = {
+    let mut all = [0; BURST];
+    let mut i = 0;
+    while i < BURST {
+        all[i] = i as u8;
+        i += 1;
+    }
+    all
+};
+
 /// A stretch of a packet's tail, where it lies: in guest memory or in a port's own buffer.
 #[derive(Debug, Clone, Copy)]
 pub struct Segment {
@@ -133,16 +145,26 @@ impl Packets {
         &self.tails[first..first + meta.segments as usize]
     }
 
-    /// Length of the tail of packet `i` in bytes.
-    #[inline]
-    pub(crate) fn tail_len(&self, i: usize) -> usize {
-        self.meta[..self.len][i].tail_len as usize
-    }
-
-    /// Room for how many more tail segments?
-    #[inline]
-    pub(crate) fn tail_room(&self) -> usize {
-        SEGMENTS - self.tails_len
+    /// Copy packet `i` out, head and tail.
+    ///
+    /// # Safety
+    /// `dst` is valid for writes of [`Packets::packet_len`] bytes. The burst is not completed.
+    #[inline(always)]
+    pub(crate) unsafe fn copy_to(&self, i: usize, dst: *mut u8) {
+        let meta = &self.meta[..self.len][i];
+        let head_len = meta.head_len as usize;
+        // SAFETY: the head lies in its slot; the segments are valid until the burst ends; the
+        // caller vouches for `dst`.
+        unsafe {
+            arch::copy(dst, self.slots[i].0[HEADROOM..].as_ptr(), head_len);
+            if meta.segments > 0 {
+                let mut dst = dst.add(head_len);
+                for segment in self.tail(i) {
+                    arch::copy(dst, segment.ptr, segment.len as usize);
+                    dst = dst.add(segment.len as usize);
+                }
+            }
+        }
     }
 
     /// A packet whose bytes lie in one piece: copy the head, leave the tail where it is.
@@ -244,6 +266,7 @@ impl<'q> Burst<'q> {
     }
 
     /// Give the buffers back and publish.
+    #[inline]
     pub fn complete(self) {
         self.packets.clear();
         self.source.complete();

@@ -26,7 +26,10 @@ compile_error!("ringbridge reads virtio's little-endian fields as they lie: no b
 
 pub use leaf::{copy, cycles, prefetch_read, prefetch_write};
 pub use step::Step;
-pub use word::{Word16, full_fence, load_u16, load_u32, load_u64, load_u128, store_u64};
+pub use word::{
+    Word16, full_fence, load_u16, load_u32, load_u64, load_u128, load_unaligned_u32,
+    load_unaligned_u64, store_u64, store_unaligned_u32, store_unaligned_u64,
+};
 
 /// One breath in a polling loop that found nothing.
 #[inline]

@@ -101,3 +101,40 @@ pub unsafe fn store_u64(ptr: *mut u64, value: u64) {
     // SAFETY: the caller's contract.
     unsafe { AtomicU64::from_ptr(ptr) }.store(value, Relaxed);
 }
+
+/// A value at any address: its volatile accesses compile to plain unaligned moves.
+#[repr(C, packed)]
+#[derive(Clone, Copy)]
+struct Unaligned<T>(T);
+
+/// # Safety
+/// `ptr` is valid for reads of 8 bytes; any alignment.
+#[inline(always)]
+pub unsafe fn load_unaligned_u64(ptr: *const u64) -> u64 {
+    // SAFETY: the caller's contract; the packed type needs no alignment.
+    unsafe { ptr.cast::<Unaligned<u64>>().read_volatile() }.0
+}
+
+/// # Safety
+/// `ptr` is valid for reads of 4 bytes; any alignment.
+#[inline(always)]
+pub unsafe fn load_unaligned_u32(ptr: *const u32) -> u32 {
+    // SAFETY: the caller's contract; the packed type needs no alignment.
+    unsafe { ptr.cast::<Unaligned<u32>>().read_volatile() }.0
+}
+
+/// # Safety
+/// `ptr` is valid for writes of 8 bytes; any alignment.
+#[inline(always)]
+pub unsafe fn store_unaligned_u64(ptr: *mut u64, value: u64) {
+    // SAFETY: the caller's contract; the packed type needs no alignment.
+    unsafe { ptr.cast::<Unaligned<u64>>().write_volatile(Unaligned(value)) }
+}
+
+/// # Safety
+/// `ptr` is valid for writes of 4 bytes; any alignment.
+#[inline(always)]
+pub unsafe fn store_unaligned_u32(ptr: *mut u32, value: u32) {
+    // SAFETY: the caller's contract; the packed type needs no alignment.
+    unsafe { ptr.cast::<Unaligned<u32>>().write_volatile(Unaligned(value)) }
+}

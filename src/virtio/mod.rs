@@ -1,4 +1,5 @@
 //! skeleton
+mod chain;
 pub mod dequeue;
 pub mod enqueue;
 pub mod net;
