@@ -145,6 +145,16 @@ impl Packets {
         &self.tails[first..first + meta.segments as usize]
     }
 
+    /// Copy packet `i`, head and tail, into private memory.
+    ///
+    /// `out` is as long as the packet ([`Packets::packet_len`]); a longer one keeps its rest, a
+    /// shorter one panics.
+    pub fn copy_out(&self, i: usize, out: &mut [u8]) {
+        let out = &mut out[..self.packet_len(i)];
+        // SAFETY: `out` is as long as the packet.
+        unsafe { self.copy_to(i, out.as_mut_ptr()) };
+    }
+
     /// Copy packet `i` out, head and tail.
     ///
     /// # Safety

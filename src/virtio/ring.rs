@@ -264,13 +264,13 @@ impl SplitRing {
         idx == self.next_avail
     }
 
-    /// Ask for no more kicks, if any were asked for.
-    #[inline]
-    pub fn disarm(&mut self) {
-        if self.armed {
-            self.armed = false;
+    /// Ask for no more kicks. True if any were asked for.
+    pub fn disarm(&mut self) -> bool {
+        let armed = std::mem::take(&mut self.armed);
+        if armed {
             self.device.disarm();
         }
+        armed
     }
 }
 
