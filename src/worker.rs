@@ -5,8 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, mpsc};
 use vmm_sys_util::eventfd::EventFd;
 
-/// Number of a port, in the order of the command line.
-pub type PortId = usize;
+pub use crate::forward::PortId;
 
 /// What the control plane asks of a worker.
 pub enum Command {

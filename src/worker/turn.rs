@@ -1,0 +1,246 @@
+//! The worker's loop: every receive queue in turn, burst by burst, run to completion.
+//!
+//! Promises: packets of one receive queue leave in the order they came; control is obeyed
+//! between bursts only; the notify fence runs once a loop for all rings published in it; with
+//! adaptive polling no wake-up is lost. Started by `run` on a thread of its own. Allocates
+//! nothing once it runs, and never waits for another thread.
+
+use super::sleep::Sleeper;
+use super::{Command, Inbox};
+use crate::arch;
+use crate::config::PollMode;
+use crate::counters::QueueCounters;
+use crate::forward::{Answer, Forwarder, Outputs};
+use crate::packet::Packets;
+use crate::port::{PortId, RxQueue, TxQueue};
+use crate::stats::WorkerStats;
+use crate::sys;
+use crate::virtio::SplitRing;
+use crate::virtio::order::Device;
+use std::sync::Arc;
+
+/// A receive queue and what the worker must know of it.
+pub struct Receiver {
+    /// Of which port.
+    pub port: PortId,
+    /// Which queue pair of the port.
+    pub pair: usize,
+    /// The queue.
+    pub queue: RxQueue,
+    /// Where its losses are counted.
+    pub counters: Arc<QueueCounters>,
+    /// A source that never runs dry (a generator, a file) is asked for no more than this port
+    /// has room for, so that nothing is made only to be dropped.
+    pub paced_by: Option<PortId>,
+}
+
+/// A thread's worth of queues.
+pub struct Worker {
+    /// Receive queues, visited in this order.
+    pub receivers: Vec<Receiver>,
+    /// Transmit queues by port: those that this worker sends to.
+    pub outputs: Vec<Option<TxQueue>>,
+    /// Decides where packets go.
+    pub forwarder: Box<dyn Forwarder>,
+    /// Most packets a burst.
+    pub burst: usize,
+    /// How it waits.
+    pub poll: PollMode,
+    /// The CPU to run on.
+    pub cpu: Option<usize>,
+    /// What control asks.
+    pub inbox: Arc<Inbox>,
+    /// What it has done.
+    pub stats: Arc<WorkerStats>,
+}
+
+impl Worker {
+    /// Run until told to quit.
+    pub fn run(mut self) {
+        if let Some(cpu) = self.cpu
+            && let Err(error) = sys::pin_to_cpu(cpu)
+        {
+            tracing::warn!("cannot pin a worker to cpu {cpu}: {error}");
+        }
+        let mut packets = Packets::new();
+        let mut verdicts = Outputs::new();
+        let mut sleeper = match Sleeper::new(&self.inbox) {
+            Ok(sleeper) => sleeper,
+            Err(error) => {
+                tracing::error!("a worker cannot wait for events and ends: {error}");
+                return;
+            }
+        };
+        let mut last = arch::cycles();
+        loop {
+            if self.inbox.pending() && !self.obey(&mut sleeper) {
+                return;
+            }
+            let moved = self.turn(&mut packets, &mut verdicts);
+            let now = arch::cycles();
+            self.stats.record(moved, now.wrapping_sub(last), now);
+            last = now;
+            if moved > 0 {
+                sleeper.busy();
+            } else {
+                arch::relax();
+                if self.poll == PollMode::Adaptive && sleeper.is_long_idle() {
+                    sleeper.sleep(&mut self.receivers, &mut self.outputs);
+                    last = arch::cycles();
+                }
+            }
+        }
+    }
+
+    /// Visit every receive queue once. Returns how many packets were received.
+    #[inline]
+    fn turn(&mut self, packets: &mut Packets, verdicts: &mut Outputs) -> u64 {
+        let mut moved = 0;
+        let mut published = false;
+        for receiver in &mut self.receivers {
+            let max = match receiver.paced_by {
+                None => self.burst,
+                Some(port) => room(&mut self.outputs, port).min(self.burst),
+            };
+            if max == 0 {
+                continue;
+            }
+            let burst = receiver.queue.receive(packets, max);
+            let n = burst.packets.len();
+            if n > 0 {
+                moved += n as u64;
+                verdicts.begin(n);
+                self.forwarder.forward(receiver.port, burst.packets, verdicts);
+                for (which, answer) in verdicts.runs() {
+                    match answer {
+                        Answer::Output(port) => send(&mut self.outputs, port, burst.packets, which),
+                        Answer::Drop(reason) => receiver.counters.drop(reason, which.len() as u64),
+                        Answer::Consumed => {}
+                    }
+                }
+            }
+            burst.complete();
+            published |= ring_of(receiver).is_some_and(|ring| ring.wants_notify_check());
+        }
+        if published || moved > 0 {
+            self.notify();
+        }
+        moved
+    }
+
+    /// One fence, then the question "do you want to know?" for every ring published since.
+    fn notify(&mut self) {
+        Device::fence_before_notify_check();
+        for receiver in &mut self.receivers {
+            if let Some(ring) = ring_of(receiver) {
+                ring.notify_after_fence();
+            }
+        }
+        for output in self.outputs.iter_mut().flatten() {
+            if let Some(queue) = output.vhost() {
+                queue.rings().for_each(SplitRing::notify_after_fence);
+            }
+        }
+    }
+
+    /// Do what control asks. False: quit.
+    #[cold]
+    fn obey(&mut self, sleeper: &mut Sleeper) -> bool {
+        while let Some(command) = self.inbox.take() {
+            match command {
+                Command::StartRing { port, index, ring } => {
+                    sleeper.watch(port, index, &ring);
+                    // A ring that was there before is dropped: control has asked it back, or
+                    // its session is gone.
+                    drop(self.put_ring(port, index, ring));
+                }
+                Command::StopRing { port, index, reply } => {
+                    let ring = self.take_ring(port, index);
+                    if let Some(ring) = &ring {
+                        sleeper.forget(ring);
+                    }
+                    // An error means that the session has given up waiting.
+                    let _ = reply.send(ring);
+                }
+                Command::EnableRing { port, index, enabled } => {
+                    self.enable_ring(port, index, enabled);
+                }
+                Command::Quit => return false,
+            }
+        }
+        true
+    }
+
+    fn put_ring(
+        &mut self,
+        port: PortId,
+        index: u16,
+        ring: Box<SplitRing>,
+    ) -> Option<Box<SplitRing>> {
+        match pair_of(index) {
+            (pair, Half::Receive) => vhost_output(&mut self.outputs, port)?.put(pair, ring),
+            (pair, Half::Transmit) => self.receiver(port, pair)?.queue.vhost()?.put(ring),
+        }
+    }
+
+    fn take_ring(&mut self, port: PortId, index: u16) -> Option<Box<SplitRing>> {
+        match pair_of(index) {
+            (pair, Half::Receive) => vhost_output(&mut self.outputs, port)?.take(pair),
+            (pair, Half::Transmit) => self.receiver(port, pair)?.queue.vhost()?.take(),
+        }
+    }
+
+    fn enable_ring(&mut self, port: PortId, index: u16, enabled: bool) {
+        match pair_of(index) {
+            (pair, Half::Receive) => {
+                if let Some(queue) = vhost_output(&mut self.outputs, port) {
+                    queue.set_enabled(pair, enabled);
+                }
+            }
+            (pair, Half::Transmit) => {
+                if let Some(ring) = self.receiver(port, pair).and_then(ring_of) {
+                    ring.set_enabled(enabled);
+                }
+            }
+        }
+    }
+
+    fn receiver(&mut self, port: PortId, pair: usize) -> Option<&mut Receiver> {
+        self.receivers.iter_mut().find(|r| r.port == port && r.pair == pair)
+    }
+}
+
+/// The two virtqueues of a pair, in the guest's words (virtio 1.2, 5.1.2).
+enum Half {
+    Receive,
+    Transmit,
+}
+
+fn pair_of(index: u16) -> (usize, Half) {
+    (usize::from(index / 2), if index.is_multiple_of(2) { Half::Receive } else { Half::Transmit })
+}
+
+/// The ring behind a receiver, if it has one.
+#[inline]
+pub(super) fn ring_of(receiver: &mut Receiver) -> Option<&mut SplitRing> {
+    receiver.queue.vhost()?.ring()
+}
+
+fn vhost_output(
+    outputs: &mut [Option<TxQueue>],
+    port: PortId,
+) -> Option<&mut crate::port::vhost::TxQueue> {
+    outputs.get_mut(port)?.as_mut()?.vhost()
+}
+
+#[inline]
+fn room(outputs: &mut [Option<TxQueue>], port: PortId) -> usize {
+    outputs[port].as_mut().map_or(0, TxQueue::room)
+}
+
+#[inline]
+fn send(outputs: &mut [Option<TxQueue>], port: PortId, packets: &Packets, which: &[u8]) {
+    if let Some(output) = &mut outputs[port] {
+        output.send(packets, which);
+    }
+}
