@@ -1,6 +1,8 @@
 //! The few system calls that no crate in use wraps well: CPU affinity and time.
 //!
-//! Promises: safe functions with checked results. Never keeps state.
+//! Promises: safe functions with checked results. Never keeps state. Sockets are in [`unix`].
+
+pub mod unix;
 
 use std::io;
 use std::time::{Duration, Instant};
