@@ -377,7 +377,7 @@ mod tests {
         assert_eq!(whole(&packets, 0), *bytes(1000));
         packets.lend(&bytes(10));
         assert!(packets.is_empty());
-        assert_eq!(packets.tail_room(), SEGMENTS);
+        assert_eq!(packets.tails_len, 0);
     }
 
     #[test]

@@ -10,7 +10,7 @@ pub mod pcap;
 pub mod vhost;
 
 use crate::counters::QueueCounters;
-use crate::packet::{BURST, Burst, Packets, Source};
+use crate::packet::{BURST, Burst, Packets};
 use std::sync::Arc;
 
 /// The receiving half of a port, or of one of its queues.

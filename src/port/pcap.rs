@@ -184,7 +184,7 @@ impl Writer {
                 counters.packets.add(1);
                 counters.bytes.add(packets.packet_len(i) as u64);
             } else {
-                counters.drop(Reason::OutputError, 1);
+                counters.lost(Reason::OutputError, 1);
             }
         }
         if output.flushed.elapsed() >= FLUSH_INTERVAL {

@@ -7,7 +7,8 @@
 
 use super::Inbox;
 use super::turn::{Receiver, ring_of};
-use crate::port::{PortId, TxQueue};
+use crate::forward::PortId;
+use crate::port::TxQueue;
 use crate::sys;
 use crate::virtio::SplitRing;
 use std::io::{self, Read};
@@ -38,7 +39,7 @@ impl Sleeper {
     /// Wait for `inbox`, and later for rings.
     pub fn new(inbox: &Arc<Inbox>) -> io::Result<Self> {
         let epoll = sys::new_epoll()?;
-        add(&epoll, inbox.wake.as_raw_fd(), INBOX)?;
+        add(&epoll, inbox.wake_fd(), INBOX)?;
         Ok(Sleeper { epoll, inbox: Arc::clone(inbox), polls: 0, idle_since: None })
     }
 
@@ -114,7 +115,7 @@ impl Sleeper {
         match epoll::wait(self.epoll.as_raw_fd(), timeout, &mut events) {
             Ok(n) => {
                 if events[..n].iter().any(|event| event.data == INBOX) {
-                    self.inbox.drain_wake();
+                    self.inbox.clear_wake();
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -10,9 +10,9 @@ use super::{Command, Inbox};
 use crate::arch;
 use crate::config::PollMode;
 use crate::counters::QueueCounters;
-use crate::forward::{Answer, Forwarder, Outputs};
-use crate::packet::Packets;
-use crate::port::{PortId, RxQueue, TxQueue};
+use crate::forward::{Forwarder, Output, Outputs, PortId};
+use crate::packet::{ALL, Packets};
+use crate::port::{RxQueue, TxQueue};
 use crate::stats::WorkerStats;
 use crate::sys;
 use crate::virtio::SplitRing;
@@ -55,8 +55,14 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Run until told to quit.
+    /// Run until told to quit. Rings that are still here end with the worker.
     pub fn run(mut self) {
+        let inbox = Arc::clone(&self.inbox);
+        self.poll_until_quit();
+        inbox.close();
+    }
+
+    fn poll_until_quit(&mut self) {
         if let Some(cpu) = self.cpu
             && let Err(error) = sys::pin_to_cpu(cpu)
         {
@@ -73,18 +79,22 @@ impl Worker {
         };
         let mut last = arch::cycles();
         loop {
-            if self.inbox.pending() && !self.obey(&mut sleeper) {
-                return;
+            while let Some(command) = self.inbox.take() {
+                if !self.obey(command, &mut sleeper) {
+                    return;
+                }
             }
             let moved = self.turn(&mut packets, &mut verdicts);
             let now = arch::cycles();
-            self.stats.record(moved, now.wrapping_sub(last), now);
+            self.stats.record(moved, now.wrapping_sub(last));
+            self.stats.window(now);
             last = now;
             if moved > 0 {
                 sleeper.busy();
             } else {
                 arch::relax();
                 if self.poll == PollMode::Adaptive && sleeper.is_long_idle() {
+                    self.outputs.iter_mut().flatten().for_each(TxQueue::flush);
                     sleeper.sleep(&mut self.receivers, &mut self.outputs);
                     last = arch::cycles();
                 }
@@ -111,11 +121,12 @@ impl Worker {
                 moved += n as u64;
                 verdicts.begin(n);
                 self.forwarder.forward(receiver.port, burst.packets, verdicts);
-                for (which, answer) in verdicts.runs() {
-                    match answer {
-                        Answer::Output(port) => send(&mut self.outputs, port, burst.packets, which),
-                        Answer::Drop(reason) => receiver.counters.drop(reason, which.len() as u64),
-                        Answer::Consumed => {}
+                for (run, output) in verdicts.runs() {
+                    let which = &ALL[run];
+                    match output {
+                        Output::Port(port) => send(&mut self.outputs, port, burst.packets, which),
+                        Output::Drop(reason) => receiver.counters.lost(reason, which.len() as u64),
+                        Output::Consumed => {}
                     }
                 }
             }
@@ -145,28 +156,23 @@ impl Worker {
 
     /// Do what control asks. False: quit.
     #[cold]
-    fn obey(&mut self, sleeper: &mut Sleeper) -> bool {
-        while let Some(command) = self.inbox.take() {
-            match command {
-                Command::StartRing { port, index, ring } => {
-                    sleeper.watch(port, index, &ring);
-                    // A ring that was there before is dropped: control has asked it back, or
-                    // its session is gone.
-                    drop(self.put_ring(port, index, ring));
-                }
-                Command::StopRing { port, index, reply } => {
-                    let ring = self.take_ring(port, index);
-                    if let Some(ring) = &ring {
-                        sleeper.forget(ring);
-                    }
-                    // An error means that the session has given up waiting.
-                    let _ = reply.send(ring);
-                }
-                Command::EnableRing { port, index, enabled } => {
-                    self.enable_ring(port, index, enabled);
-                }
-                Command::Quit => return false,
+    fn obey(&mut self, command: Command, sleeper: &mut Sleeper) -> bool {
+        match command {
+            Command::StartRing { port, index, ring } => {
+                sleeper.watch(port, index, &ring);
+                // Control has asked back what was there before; `None` it is.
+                drop(self.put_ring(port, index, ring));
             }
+            Command::StopRing { port, index, reply } => {
+                let ring = self.take_ring(port, index);
+                if let Some(ring) = &ring {
+                    sleeper.forget(ring);
+                }
+                // An error means that the session has given up waiting.
+                let _ = reply.send(ring);
+            }
+            Command::EnableRing { port, index, enabled } => self.enable_ring(port, index, enabled),
+            Command::Quit => return false,
         }
         true
     }

@@ -1,4 +1,12 @@
-//! skeleton
+//! What the control plane asks of a worker, and the box it is put into.
+//!
+//! Promises: control never touches a running ring, it asks for it back; looking into an empty
+//! inbox costs the worker one relaxed load. Posted to by `control`, emptied by the worker
+//! between bursts.
+
+#![forbid(unsafe_code)]
+
+use crate::forward::PortId;
 use crate::virtio::SplitRing;
 use std::collections::VecDeque;
 use std::io;
@@ -6,8 +14,6 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
-
-pub use crate::forward::PortId;
 
 /// What the control plane asks of a worker.
 pub enum Command {
