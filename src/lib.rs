@@ -1,6 +1,7 @@
 //! skeleton
 pub mod arch;
 pub mod config;
+pub mod control;
 pub mod counters;
 pub mod memory;
 pub mod packet;

@@ -120,7 +120,7 @@ impl<'a, R: Rings> Handler<'a, R> {
         self.cx.memory = None;
         let memory = self.cx.memory.insert(memory?);
         let (regions, mib) = (memory.regions(), memory.size() >> 20);
-        tracing::info!("{}: memory: {mib} MiB in {regions} regions", self.cx.device.name);
+        tracing::info!("{}: memory: {mib} MiB, {regions} region(s)", self.cx.device.name);
         self.start_all()
     }
 
