@@ -14,12 +14,12 @@ struct Testpmd(Child);
 
 impl Testpmd {
     /// `None` if there is no testpmd and none is required.
-    fn start(socket: &Path, queues: u16) -> Option<Self> {
+    fn start(socket: &Path, queues: u16, server: u8) -> Option<Self> {
         let vdev = format!(
-            "net_virtio_user0,path={},queues={queues},queue_size=512,mrg_rxbuf=1",
+            "net_virtio_user0,path={},server={server},queues={queues},queue_size=512,mrg_rxbuf=1",
             socket.display()
         );
-        let prefix = format!("control{}-{queues}", std::process::id());
+        let prefix = format!("control{}-{queues}-{server}", std::process::id());
         let queues = queues.to_string();
         let started = Command::new("dpdk-testpmd")
             .args(["--lcores", "0@0,1@0", "--no-pci", "--no-huge", "-m", "256"])
@@ -63,7 +63,7 @@ fn rings_start_and_end(queues: u16, by_force: bool) {
     let held = Held::default();
     let spec = VhostSpec { queues, ..spec(&path) };
     let port = VhostPort::open("p", &spec, held.clone()).unwrap();
-    let Some(testpmd) = Testpmd::start(&path, queues) else { return };
+    let Some(testpmd) = Testpmd::start(&path, queues, 0) else { return };
     let all: Vec<_> = (0..2 * queues).map(|index| (index, true)).collect();
     wait("all rings enabled", || held.rings() == all);
     assert!((0..2 * queues).all(|index| held.size(index) == 512));
@@ -84,4 +84,21 @@ fn one_queue_pair() {
 #[test]
 fn two_queue_pairs_and_a_sudden_end() {
     rings_start_and_end(2, true);
+}
+
+#[test]
+fn a_backend_that_comes_back_to_a_listening_frontend() {
+    let _guard = among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let Some(testpmd) = Testpmd::start(&path, 1, 1) else { return };
+    for _ in 0..3 {
+        let held = Held::default();
+        let spec = VhostSpec { client: true, ..spec(&path) };
+        let port = VhostPort::open("p", &spec, held.clone()).unwrap();
+        wait("both rings enabled", || held.rings() == [(0, true), (1, true)]);
+        port.stop();
+        assert!(held.rings().is_empty());
+    }
+    testpmd.quit();
 }
