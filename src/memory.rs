@@ -11,8 +11,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use vm_memory::mmap::{MmapRegion, MmapRegionError};
 use vm_memory::FileOffset;
+use vm_memory::mmap::{MmapRegion, MmapRegionError};
 
 /// A region as the frontend described it (vhost-user, "Memory region description").
 #[derive(Debug)]
@@ -55,7 +55,9 @@ pub enum MemoryError {
         len: u64,
     },
     /// The file is not one that guest memory comes from.
-    #[error("region at {0:#x} is not on tmpfs, memfd or hugetlbfs (is the memory backend share=on?)")]
+    #[error(
+        "region at {0:#x} is not on tmpfs, memfd or hugetlbfs (is the memory backend share=on?)"
+    )]
     Kind(u64),
     /// fstat, fstatfs or mmap failed.
     #[error("cannot map the region at {guest:#x}")]
@@ -170,9 +172,9 @@ impl GuestMemory {
     /// Where `len` bytes at the frontend's address `user` are mapped, if one region holds all
     /// of them. For ring addresses, which are given in this address space.
     pub fn translate_user(&self, user: u64, len: u64) -> Option<NonNull<u8>> {
-        self.regions.iter().find_map(|r| {
-            Window { base: r.user, size: r.size, host: host(r) }.translate(user, len)
-        })
+        self.regions
+            .iter()
+            .find_map(|r| Window { base: r.user, size: r.size, host: host(r) }.translate(user, len))
     }
 
     /// Total bytes.
@@ -300,9 +302,11 @@ mod tests {
         let (a, b) = (memfd(0x2000), memfd(0x1000));
         a.write_at(&[1], 0x1fff).unwrap();
         b.write_at(&[2], 0).unwrap();
-        let memory =
-            GuestMemory::map(vec![spec(0x3000, 0x1000, 0x10_0000, &b), spec(0x1000, 0x2000, 0, &a)])
-                .unwrap();
+        let memory = GuestMemory::map(vec![
+            spec(0x3000, 0x1000, 0x10_0000, &b),
+            spec(0x1000, 0x2000, 0, &a),
+        ])
+        .unwrap();
         assert_eq!((memory.regions(), memory.size()), (2, 0x3000));
         assert_eq!((byte(&memory, 0x2fff), byte(&memory, 0x3000)), (1, 2));
         assert!(memory.window(0xfff).is_none());
@@ -329,10 +333,7 @@ mod tests {
         b.write_at(&[5], 0).unwrap();
         let one = GuestMemory::map(vec![spec(0, 0x1000, 0x7000_0000, &a)]).unwrap();
         let two = one.with(spec(0x1000, 0x1000, 0x8000_0000, &b)).unwrap();
-        assert!(matches!(
-            two.with(spec(0x1800, 0x800, 0, &a)),
-            Err(MemoryError::Overlaps(0x1800))
-        ));
+        assert!(matches!(two.with(spec(0x1800, 0x800, 0, &a)), Err(MemoryError::Overlaps(0x1800))));
         assert!(two.without(0x1000, 0x1000, 0x8000_0001).is_none());
         let without = two.without(0, 0x1000, 0x7000_0000).unwrap();
         assert_eq!((one.regions(), two.regions(), without.regions()), (1, 2, 1));
@@ -352,7 +353,8 @@ mod tests {
         assert!(matches!(at(u64::MAX, 2, 0), Err(MemoryError::Wraps(_))));
         assert!(matches!(at(0, 2, u64::MAX), Err(MemoryError::Wraps(_))));
         assert!(matches!(at(0, 0x2001, 0), Err(MemoryError::PastEnd { len: 0x2000, .. })));
-        let user_overlap = vec![spec(0, 0x1000, 0x1000, &file), spec(0x8000, 0x1000, 0x1fff, &file)];
+        let user_overlap =
+            vec![spec(0, 0x1000, 0x1000, &file), spec(0x8000, 0x1000, 0x1fff, &file)];
         assert!(matches!(GuestMemory::map(user_overlap), Err(MemoryError::Overlaps(0x8000))));
         for wrong in ["/proc/self/status", "/dev/zero", "/", "/dev/shm"] {
             let file = File::open(wrong).unwrap();

@@ -157,6 +157,11 @@ impl SplitRing {
         self.setup
     }
 
+    /// Entries.
+    pub fn size(&self) -> u16 {
+        self.size
+    }
+
     /// May packets be moved?
     #[inline]
     pub fn enabled(&self) -> bool {
@@ -276,7 +281,7 @@ impl SplitRing {
 
 /// Add one to an eventfd. A full counter means that a signal is pending: as good. Anything
 /// else is the frontend's loss.
-fn signal(fd: Option<&File>) {
+pub(crate) fn signal(fd: Option<&File>) {
     if let Some(mut fd) = fd {
         let _ = fd.write(&1u64.to_ne_bytes());
     }
