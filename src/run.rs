@@ -8,7 +8,7 @@
 #![forbid(unsafe_code)]
 
 use crate::config::{ForwardMode, PortKind, PortSpec, RunConfig};
-use crate::control::{self, VhostPort};
+use crate::control::{OpenError, PortRings, VhostPort};
 use crate::counters::QueueCounters;
 use crate::forward::{self, PortId, paired};
 use crate::packet::BURST;
@@ -33,7 +33,7 @@ pub enum RunError {
         name: String,
         /// What is wrong.
         #[source]
-        source: control::OpenError,
+        source: OpenError,
     },
     /// A capture file.
     #[error(transparent)]
@@ -168,8 +168,9 @@ impl Bridge {
         };
         workers[sender].outputs[port] = Some(output);
         if let PortKind::Vhost(vhost) = &spec.kind {
-            let inboxes = [receiver, sender].map(|w| Arc::clone(&workers[w].inbox));
-            let vhost = VhostPort::open(&spec.name, port, vhost, inboxes)
+            let [to_guest, from_guest] =
+                [sender, receiver].map(|worker| Arc::clone(&workers[worker].inbox));
+            let vhost = VhostPort::open(&spec.name, vhost, PortRings::new(port, to_guest, from_guest))
                 .map_err(|source| RunError::Vhost { name: spec.name.clone(), source })?;
             self.vhosts.push(vhost);
         }
@@ -185,7 +186,8 @@ impl Bridge {
 
     /// End everything; the final counters.
     pub fn stop(mut self) -> Snapshot {
-        self.shut_down();
+        // Sessions first, while there are workers to give their rings back.
+        self.vhosts.drain(..).for_each(VhostPort::stop);
         let stats: Vec<_> = self.workers.iter().map(|w| Arc::clone(&w.stats)).collect();
         for worker in self.workers.drain(..) {
             worker.inbox.post(Command::Quit);
@@ -194,13 +196,6 @@ impl Bridge {
             }
         }
         Snapshot::take(&self.counters, &stats)
-    }
-
-    /// Sessions first, while there are workers to give their rings back.
-    fn shut_down(&mut self) {
-        for vhost in self.vhosts.drain(..) {
-            vhost.stop();
-        }
     }
 }
 

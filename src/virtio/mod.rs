@@ -10,6 +10,6 @@ mod dequeue;
 mod enqueue;
 pub mod net;
 pub mod order;
-mod ring;
+pub(crate) mod ring;
 
 pub use ring::{MAX_RING, RingAddresses, RingSetup, SplitRing, StartError};

@@ -178,6 +178,11 @@ impl SplitRing {
         self.setup.kick.as_ref()
     }
 
+    /// Poll instead of waiting for kicks.
+    pub fn drop_kick(&mut self) {
+        self.setup.kick = None;
+    }
+
     /// Chains that are available, at least `want` if there are as many. `avail.idx` is read
     /// again only when the range known from the last time is too short.
     #[inline]

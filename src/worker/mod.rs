@@ -7,5 +7,6 @@ mod inbox;
 mod sleep;
 mod turn;
 
+pub use crate::forward::PortId;
 pub use inbox::{Command, Inbox};
 pub use turn::{Receiver, Worker};

@@ -61,13 +61,14 @@ impl Sleeper {
         self.idle_since.get_or_insert_with(Instant::now).elapsed() >= SPIN
     }
 
-    /// Let a ring's kicks wake the worker.
-    pub fn watch(&self, port: PortId, index: u16, ring: &SplitRing) {
-        if let Some(kick) = ring.kick()
-            && let Err(error) =
-                add(&self.epoll, kick.as_raw_fd(), (port as u64) << 16 | u64::from(index))
-        {
-            tracing::warn!("cannot wait for kicks of ring {index} of port {port}: {error}");
+    /// Let a ring's kicks wake the worker. What cannot be waited for (a frontend may send a
+    /// file) is dropped, and the ring polled.
+    pub fn watch(&self, port: PortId, index: u16, ring: &mut SplitRing) {
+        let token = (port as u64) << 16 | u64::from(index);
+        let added = ring.kick().map(|kick| add(&self.epoll, kick.as_raw_fd(), token));
+        if let Some(Err(error)) = added {
+            tracing::warn!("port {port}: cannot wait for kicks of ring {index}, polling: {error}");
+            ring.drop_kick();
         }
     }
 

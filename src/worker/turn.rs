@@ -17,6 +17,7 @@ use crate::stats::WorkerStats;
 use crate::sys;
 use crate::virtio::SplitRing;
 use crate::virtio::order::Device;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 /// A receive queue and what the worker must know of it.
@@ -57,9 +58,13 @@ pub struct Worker {
 impl Worker {
     /// Run until told to quit. Rings that are still here end with the worker.
     pub fn run(mut self) {
+        // Whatever ends the worker, even a panic, nobody shall wait for its rings.
         let inbox = Arc::clone(&self.inbox);
-        self.poll_until_quit();
+        let ended = std::panic::catch_unwind(AssertUnwindSafe(|| self.poll_until_quit()));
         inbox.close();
+        if let Err(panic) = ended {
+            std::panic::resume_unwind(panic);
+        }
     }
 
     fn poll_until_quit(&mut self) {
@@ -83,6 +88,8 @@ impl Worker {
                 if !self.obey(command, &mut sleeper) {
                     return;
                 }
+                // A new ring may hold packets whose kick went elsewhere: poll before sleeping.
+                sleeper.busy();
             }
             let moved = self.turn(&mut packets, &mut verdicts);
             let now = arch::cycles();
@@ -158,8 +165,8 @@ impl Worker {
     #[cold]
     fn obey(&mut self, command: Command, sleeper: &mut Sleeper) -> bool {
         match command {
-            Command::StartRing { port, index, ring } => {
-                sleeper.watch(port, index, &ring);
+            Command::StartRing { port, index, mut ring } => {
+                sleeper.watch(port, index, &mut ring);
                 // Control has asked back what was there before; `None` it is.
                 drop(self.put_ring(port, index, ring));
             }
