@@ -27,6 +27,18 @@ pub const MIN_PACKET: usize = 14;
 /// Longest packet.
 pub const MAX_PACKET: usize = 65535;
 
+/// The numbers of all packets of a burst: outputs take lists of numbers, and this is the list
+/// of everything.
+pub static ALL: [u8; BURST] = {
+    let mut all = [0; BURST];
+    let mut i = 0;
+    while i < BURST {
+        all[i] = i as u8;
+        i += 1;
+    }
+    all
+};
+
 /// A stretch of a packet's tail, where it lies: in guest memory or in a port's own buffer.
 #[derive(Debug, Clone, Copy)]
 pub struct Segment {
@@ -140,16 +152,36 @@ impl Packets {
         &self.tails[first..first + meta.segments as usize]
     }
 
-    /// Length of the tail of packet `i` in bytes.
-    #[inline]
-    pub(crate) fn tail_len(&self, i: usize) -> usize {
-        self.meta[..self.len][i].tail_len as usize
+    /// Copy packet `i`, head and tail, into private memory.
+    ///
+    /// `out` is as long as the packet ([`Packets::packet_len`]); a longer one keeps its rest, a
+    /// shorter one panics.
+    pub fn copy_out(&self, i: usize, out: &mut [u8]) {
+        let out = &mut out[..self.packet_len(i)];
+        // SAFETY: `out` is as long as the packet.
+        unsafe { self.copy_to(i, out.as_mut_ptr()) };
     }
 
-    /// Room for how many more tail segments?
-    #[inline]
-    pub(crate) fn tail_room(&self) -> usize {
-        SEGMENTS - self.tails_len
+    /// Copy packet `i` out, head and tail.
+    ///
+    /// # Safety
+    /// `dst` is valid for writes of [`Packets::packet_len`] bytes. The burst is not completed.
+    #[inline(always)]
+    pub(crate) unsafe fn copy_to(&self, i: usize, dst: *mut u8) {
+        let meta = &self.meta[..self.len][i];
+        let head_len = meta.head_len as usize;
+        // SAFETY: the head lies in its slot; the segments are valid until the burst ends; the
+        // caller vouches for `dst`.
+        unsafe {
+            arch::copy(dst, self.slots[i].0[HEADROOM..].as_ptr(), head_len);
+            if meta.segments > 0 {
+                let mut dst = dst.add(head_len);
+                for segment in self.tail(i) {
+                    arch::copy(dst, segment.ptr, segment.len as usize);
+                    dst = dst.add(segment.len as usize);
+                }
+            }
+        }
     }
 
     /// A packet whose bytes lie in one piece: copy the head, leave the tail where it is.
@@ -246,22 +278,6 @@ impl Packets {
         self.finish_push(meta, len);
     }
 
-    /// Copy packet `i`, head and tail, into private memory.
-    ///
-    /// `out` is as long as the packet ([`Packets::packet_len`]); a longer one keeps its rest, a
-    /// shorter one panics.
-    pub(crate) fn copy_out(&self, i: usize, out: &mut [u8]) {
-        let (head, mut rest) = out[..self.packet_len(i)].split_at_mut(self.head(i).len());
-        head.copy_from_slice(self.head(i));
-        for segment in self.tail(i) {
-            let (to, after) = rest.split_at_mut(segment.len as usize);
-            // SAFETY: whoever pushed the segment vouches for it until the burst is completed,
-            // and `to` is private memory of the same length.
-            unsafe { arch::copy(to.as_mut_ptr(), segment.ptr, to.len()) };
-            rest = after;
-        }
-    }
-
     #[inline(always)]
     fn push_tail(&mut self, meta: &mut Meta, tail: Segment) {
         meta.first_segment = self.tails_len as u16;
@@ -300,6 +316,7 @@ impl<'q> Burst<'q> {
     }
 
     /// Give the buffers back and publish.
+    #[inline]
     pub fn complete(self) {
         self.packets.clear();
         self.source.complete();
@@ -360,7 +377,7 @@ mod tests {
         assert_eq!(whole(&packets, 0), *bytes(1000));
         packets.lend(&bytes(10));
         assert!(packets.is_empty());
-        assert_eq!(packets.tail_room(), SEGMENTS);
+        assert_eq!(packets.tails_len, 0);
     }
 
     #[test]

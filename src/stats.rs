@@ -214,7 +214,7 @@ mod tests {
             queue.packets.add(packets);
             queue.bytes.add(bytes);
             for (reason, n) in drops {
-                queue.drop(*reason, *n);
+                queue.lost(*reason, *n);
             }
             Arc::new(queue)
         };

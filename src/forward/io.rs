@@ -30,13 +30,20 @@ impl Forwarder for RxOnly {
     }
 }
 
-/// What is sent comes from the generator; what a guest sends meanwhile has no output.
-pub struct TxOnly;
+/// What is sent comes from generators, which are numbered after the ports, one for each; what
+/// a guest sends meanwhile has no output.
+pub struct TxOnly {
+    /// How many ports there are.
+    pub ports: usize,
+}
 
 impl Forwarder for TxOnly {
     #[inline]
-    fn forward(&mut self, _from: PortId, _packets: &mut Packets, _out: &mut Outputs) {
+    fn forward(&mut self, from: PortId, _packets: &mut Packets, out: &mut Outputs) {
         // No answer is "dropped, no output".
+        if let Some(port) = from.checked_sub(self.ports) {
+            out.all(port);
+        }
     }
 }
 
@@ -56,9 +63,11 @@ mod tests {
     }
 
     #[test]
-    fn rxonly_consumes_and_txonly_drops() {
+    fn rxonly_consumes_and_txonly_drops_but_what_it_made() {
         let mut packets = burst(&[vec![1; 60]]);
         assert_eq!(forward(&mut RxOnly, 0, &mut packets), [Output::Consumed]);
-        assert_eq!(forward(&mut TxOnly, 0, &mut packets), [Output::Drop(Reason::NoOutput)]);
+        let mut txonly = TxOnly { ports: 2 };
+        assert_eq!(forward(&mut txonly, 1, &mut packets), [Output::Drop(Reason::NoOutput)]);
+        assert_eq!(forward(&mut txonly, 3, &mut packets), [Output::Port(1)]);
     }
 }

@@ -35,7 +35,7 @@ pub fn new(mode: ForwardMode, ports: usize) -> Box<dyn Forwarder> {
         ForwardMode::Mac => Box::new(mac::SetMacs { ports }),
         ForwardMode::MacSwap => Box::new(mac::SwapMacs { ports }),
         ForwardMode::RxOnly => Box::new(io::RxOnly),
-        ForwardMode::TxOnly => Box::new(io::TxOnly),
+        ForwardMode::TxOnly => Box::new(io::TxOnly { ports }),
         ForwardMode::IcmpEcho => Box::new(icmpecho::IcmpEcho),
     }
 }

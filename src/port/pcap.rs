@@ -170,20 +170,21 @@ impl Writer {
         Ok(Writer { output: path.map(Output::create).transpose()? })
     }
 
-    /// Send packets `range` and count them.
-    pub fn send(&mut self, packets: &Packets, range: Range<usize>, counters: &QueueCounters) {
+    /// Send the packets that `which` numbers and count them.
+    pub fn send(&mut self, packets: &Packets, which: &[u8], counters: &QueueCounters) {
+        let numbers = which.iter().map(|&i| i as usize);
         let Some(output) = &mut self.output else {
-            counters.packets.add(range.len() as u64);
-            counters.bytes.add(range.map(|i| packets.packet_len(i) as u64).sum());
+            counters.packets.add(which.len() as u64);
+            counters.bytes.add(numbers.map(|i| packets.packet_len(i) as u64).sum());
             return;
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        for i in range {
+        for i in numbers {
             if output.write(packets, i, now) {
                 counters.packets.add(1);
                 counters.bytes.add(packets.packet_len(i) as u64);
             } else {
-                counters.drop(Reason::OutputError, 1);
+                counters.lost(Reason::OutputError, 1);
             }
         }
         if output.flushed.elapsed() >= FLUSH_INTERVAL {

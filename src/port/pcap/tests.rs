@@ -1,6 +1,7 @@
 //! Files written and read back, by us and by `tcpdump`.
 
 use super::*;
+use crate::packet::ALL;
 use pcap_file::TsResolution;
 use pcap_file::pcap::{PcapWriter, RawPcapPacket};
 use std::process::Command;
@@ -129,8 +130,8 @@ fn written(dir: &Path) -> (PathBuf, QueueCounters) {
     Reader::open(&input, false).unwrap().receive(&mut packets, 64);
     let counters = QueueCounters::default();
     let mut writer = Writer::create(Some(&output)).unwrap();
-    writer.send(&packets, 0..2, &counters);
-    writer.send(&packets, 2..6, &counters);
+    writer.send(&packets, &ALL[0..2], &counters);
+    writer.send(&packets, &ALL[2..6], &counters);
     writer.flush();
     (output, counters)
 }
@@ -187,7 +188,7 @@ fn without_a_file_packets_are_counted_as_sent() {
     let mut packets = Packets::new();
     Reader::open(&path, false).unwrap().receive(&mut packets, 64);
     let counters = QueueCounters::default();
-    Writer::create(None).unwrap().send(&packets, 1..3, &counters);
+    Writer::create(None).unwrap().send(&packets, &ALL[1..3], &counters);
     assert_eq!((counters.packets.get(), counters.bytes.get()), (2, 252));
 }
 
@@ -210,8 +211,8 @@ fn a_full_disk_is_counted_and_stays_failed() {
     let counters = QueueCounters::default();
     let mut writer = Writer::create(Some(full)).unwrap();
     // The large one goes straight to the file; the small ones would fit into the buffer.
-    writer.send(&packets, 5..6, &counters);
-    writer.send(&packets, 0..2, &counters);
+    writer.send(&packets, &ALL[5..6], &counters);
+    writer.send(&packets, &ALL[0..2], &counters);
     assert_eq!(counters.dropped(Reason::OutputError), 3);
     assert_eq!(counters.packets.get(), 0);
 }
