@@ -2,6 +2,7 @@
 
 use anyhow::bail;
 use ringbridge::cli::{self, Command, Stop};
+use ringbridge::run;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use tracing::Level;
@@ -45,8 +46,7 @@ fn log_to_stderr(level: Level) {
 /// Do it.
 fn dispatch(command: Command) -> anyhow::Result<()> {
     match command {
-        // LEAD: run::run(config)
-        Command::Run(config) => bail!("run is not there yet: {config:?}"),
+        Command::Run(config) => Ok(run::run(&config)?),
         // LEAD: guest
         Command::Guest(args) => bail!("guest is not there yet: {args:?}"),
         // LEAD: sweep
