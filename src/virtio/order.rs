@@ -3,7 +3,7 @@
 //! Promises: every ordered access to the six shared 16-bit words of a ring (virtio 1.2,
 //! sections 2.7.6 to 2.7.10) is here, each named for its step and naming what it pairs with.
 //! `SplitRing` is the user of [`Device`], the frontend driver the user of [`Driver`]; the loom
-//! models in tests/loom.rs compile this very file. It never touches descriptors or payload.
+//! models in tests/loom compile this very file. It never touches descriptors or payload.
 
 use crate::arch::{Step, Word16, full_fence};
 
