@@ -2,6 +2,7 @@
 pub mod arch;
 pub mod config;
 pub mod counters;
+pub mod frontend;
 pub mod memory;
 pub mod packet;
 pub mod sys;
