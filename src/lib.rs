@@ -4,6 +4,8 @@ pub mod config;
 pub mod counters;
 pub mod memory;
 pub mod packet;
+#[cfg(feature = "reference")]
+pub mod reference;
 pub mod sys;
 pub mod vhost_user;
 pub mod virtio;
