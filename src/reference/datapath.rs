@@ -16,8 +16,8 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, MutexGuard};
 use vhost_user_backend::{VringMutex, VringState, VringT};
 use virtio_bindings::virtio_net::VIRTIO_NET_F_MRG_RXBUF;
-use virtio_queue::{QueueOwnedT, QueueT, Writer};
-use vm_memory::{GuestAddressSpace, GuestMemoryAtomic, GuestMemoryMmap};
+use virtio_queue::{Queue, QueueOwnedT, QueueT, Writer};
+use vm_memory::{Bytes, GuestAddress, GuestAddressSpace, GuestMemoryAtomic, GuestMemoryMmap};
 
 /// A guest's memory table, as `vhost-user-backend` keeps it.
 pub(super) type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
@@ -156,6 +156,8 @@ struct Ring<'p> {
     bytes: u64,
     /// Chains given back, with or without a packet in them.
     used: usize,
+    /// Signal whatever the notification rule says.
+    signal: bool,
 }
 
 impl<'p> Ring<'p> {
@@ -177,6 +179,7 @@ impl<'p> Ring<'p> {
             packets: 0,
             bytes: 0,
             used: 0,
+            signal: false,
         })
     }
 
@@ -250,11 +253,15 @@ impl<'p> Ring<'p> {
         }
         let header = header(heads.len());
         let mut bytes = [&header[..self.header_len], packet];
-        for (head, writer) in heads.iter().zip(&mut writers) {
-            let written = fill(writer, &mut bytes);
-            let _ = queue.add_used(memory, *head, written as u32);
-        }
-        self.count_sent(packet, heads.len())
+        let used: Vec<_> = heads
+            .iter()
+            .zip(&mut writers)
+            .map(|(head, writer)| (*head, fill(writer, &mut bytes) as u32))
+            .collect();
+        add_used_at_once(queue, memory, &used);
+        // `virtio-queue` knows of one used element only, and would answer for that one.
+        self.signal = true;
+        self.count_sent(packet, used.len())
     }
 
     fn count_sent(&mut self, packet: &[u8], chains: usize) -> bool {
@@ -276,13 +283,27 @@ impl<'p> Ring<'p> {
 
     /// Signal the guest if the rule says so, count. Returns how many chains were used.
     fn finish(mut self) -> usize {
-        if self.used > 0 && self.state.needs_notification().unwrap_or(true) {
+        let asked = self.used > 0 && self.state.needs_notification().unwrap_or(true);
+        if asked || self.signal {
             let _ = self.state.signal_used_queue();
         }
         self.counters.packets.add(self.packets);
         self.counters.bytes.add(self.bytes);
         self.used
     }
+}
+
+/// Publish the used elements of one packet together: a driver that saw a part of them would
+/// take the rest for lost. `add_used` publishes each, so all but the last are written past it.
+fn add_used_at_once(queue: &mut Queue, memory: &GuestMemoryMmap, used: &[(u16, u32)]) {
+    let Some((&(last, last_len), others)) = used.split_last() else { return };
+    for &(head, len) in others {
+        let slot = u64::from(queue.next_used() % queue.size());
+        let element = (u64::from(len) << 32 | u64::from(head)).to_le();
+        let _ = memory.write_obj(element, GuestAddress(queue.used_ring() + 4 + 8 * slot));
+        queue.set_next_used(queue.next_used().wrapping_add(1));
+    }
+    let _ = queue.add_used(memory, last, last_len);
 }
 
 /// A virtio-net header without offloads for a packet over `chains` chains.
