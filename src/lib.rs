@@ -4,6 +4,7 @@ pub mod config;
 pub mod counters;
 pub mod memory;
 pub mod packet;
+pub mod plot;
 #[cfg(feature = "reference")]
 pub mod reference;
 pub mod sys;

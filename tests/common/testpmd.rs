@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 /// The program's name.
@@ -18,6 +18,8 @@ pub const TOOL: &str = "dpdk-testpmd";
 /// Longest wait for the prompt, and for an answer.
 const LIMIT: Duration = Duration::from_secs(20);
 const PROMPT: &str = "testpmd> ";
+/// Stands at the end of the output of a process that is gone.
+const ENDED: &str = "\n(end)";
 
 /// A command line of testpmd.
 #[derive(Debug, Clone)]
@@ -123,11 +125,19 @@ pub struct Totals {
     pub tx_dropped: u64,
 }
 
+/// What it has printed, and word that there is more of it. Waiting for it costs nothing: the
+/// CPUs belong to what is measured.
+#[derive(Default)]
+struct Output {
+    text: Mutex<String>,
+    more: Condvar,
+}
+
 /// A running testpmd.
 pub struct Testpmd {
     child: Child,
     stdin: ChildStdin,
-    output: Arc<Mutex<String>>,
+    output: Arc<Output>,
     command_line: String,
 }
 
@@ -147,14 +157,18 @@ impl Testpmd {
         let mut child =
             child.map_err(|e| io::Error::new(e.kind(), format!("stdbuf {TOOL}: {e}")))?;
         let stdin = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        let output = Arc::new(Mutex::new(String::new()));
+        let output = Arc::new(Output::default());
         let sink = output.clone();
         // Ends with the child: nobody else holds the other end of the pipe.
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             while let Ok(n @ 1..) = reader.read(&mut buffer) {
-                sink.lock().unwrap().push_str(&String::from_utf8_lossy(&buffer[..n]));
+                let text = String::from_utf8_lossy(&buffer[..n]);
+                sink.text.lock().unwrap().push_str(&text);
+                sink.more.notify_all();
             }
+            sink.text.lock().unwrap().push_str(ENDED);
+            sink.more.notify_all();
         });
         let command_line = format!("{TOOL} {}", words.join(" "));
         let mut this = Testpmd { child, stdin, output, command_line };
@@ -177,29 +191,27 @@ impl Testpmd {
 
     /// Everything printed so far.
     pub fn output(&self) -> String {
-        self.output.lock().unwrap().clone()
+        self.output.text.lock().unwrap().clone()
     }
 
     /// Type a command, wait for the next prompt. Returns what was printed until then.
     pub fn command(&mut self, command: &str) -> io::Result<String> {
-        let from = self.output.lock().unwrap().len();
+        let from = self.output.text.lock().unwrap().len();
         writeln!(self.stdin, "{command}").map_err(|e| self.failed(&e.to_string()))?;
         self.await_prompt(from)
     }
 
     fn await_prompt(&mut self, from: usize) -> io::Result<String> {
-        let mut alive = true;
-        let prompted = || {
-            alive = matches!(self.child.try_wait(), Ok(None));
-            !alive || self.output.lock().unwrap()[from..].contains(PROMPT)
-        };
-        if !wait_until(LIMIT, prompted) {
-            return Err(self.failed("no prompt"));
+        let waiting = |text: &mut String| !text[from..].contains(PROMPT) && !text.ends_with(ENDED);
+        let text = self.output.text.lock().unwrap();
+        let (text, timeout) = self.output.more.wait_timeout_while(text, LIMIT, waiting).unwrap();
+        let (printed, ended) = (text[from..].to_string(), text.ends_with(ENDED));
+        drop(text);
+        match (ended, timeout.timed_out()) {
+            (true, _) => Err(self.failed("it ended")),
+            (_, true) => Err(self.failed("no prompt")),
+            _ => Ok(printed),
         }
-        if !alive {
-            return Err(self.failed("it ended"));
-        }
-        Ok(self.output.lock().unwrap()[from..].to_string())
     }
 
     fn failed(&self, what: &str) -> io::Error {
