@@ -88,8 +88,11 @@ impl Args {
             format!("--file-prefix=ringbridge-{}-{number}", std::process::id()),
         ];
         match self.huge_mib {
+            // In memory: needs no mounted hugetlbfs, leaves no file there.
             Some(mib) => {
-                words.extend(["--single-file-segments".into(), "-m".into(), mib.to_string()])
+                let mib = mib.to_string();
+                let huge = ["--in-memory", "--single-file-segments", "-m", &mib];
+                words.extend(huge.map(String::from));
             }
             None => words.extend(["--no-huge", "-m", "128"].map(String::from)),
         }
