@@ -1,14 +1,287 @@
-//! skeleton
-use super::ring::SplitRing;
-use crate::counters::QueueCounters;
-use crate::packet::Packets;
-use std::ops::Range;
+//! Device to guest: filling the buffers a guest waits with.
+//!
+//! Promises: a packet is delivered as a whole or not at all; a range is checked as a whole
+//! before its first byte is written; used entries are in avail order, their lengths exact;
+//! one publication a burst. What cannot be delivered is counted by its reason. Called by the
+//! vhost port's TxQueue; never reads payload from the guest it writes to.
+
+use super::chain::{Desc, Direction, Pieces};
+use super::net::{HEADER, LEGACY_HEADER};
+use super::ring::{MOST_TAKEN, SplitRing};
+use crate::arch;
+use crate::counters::{QueueCounters, Reason};
+use crate::packet::{Packets, SEGMENTS, Segment};
+use arrayvec::ArrayVec;
 
 impl SplitRing {
-    /// Copy packets `range` of `packets` to the guest and publish once. What does not fit is
-    /// counted in `counters`.
-    pub fn send(&mut self, packets: &Packets, range: Range<usize>, counters: &QueueCounters) {
-        let _ = (packets, range, counters);
-        todo!()
+    /// Copy the packets that `which` numbers to the guest and publish once. What does not fit
+    /// is counted in `counters`.
+    #[inline]
+    pub fn send(&mut self, packets: &Packets, which: &[u8], counters: &QueueCounters) {
+        debug_assert!(self.taken.is_empty());
+        let before = self.next_used;
+        let delivered = if self.header_len == HEADER {
+            self.send_burst::<HEADER>(packets, which, counters)
+        } else {
+            self.send_burst::<LEGACY_HEADER>(packets, which, counters)
+        };
+        counters.packets.add(delivered.packets);
+        counters.bytes.add(delivered.bytes);
+        if self.next_used != before {
+            self.device.publish_used_idx(self.next_used);
+        }
+    }
+
+    fn send_burst<const H: usize>(
+        &mut self,
+        packets: &Packets,
+        mut which: &[u8],
+        counters: &QueueCounters,
+    ) -> Delivered {
+        let mut delivered = Delivered::default();
+        // Descriptors that the walks of this burst may visit: enough for any honest layout,
+        // and a bound on what a guest with absurd chains can cost its neighbours.
+        let mut budget = SEGMENTS + packets.bytes() / 32;
+        loop {
+            which = self.send_singles::<H>(packets, which, &mut delivered);
+            let Some((&i, rest)) = which.split_first() else {
+                break;
+            };
+            match self.send_gathered::<H>(packets, i as usize, &mut budget) {
+                Ok(()) => delivered.add(packets.packet_len(i as usize)),
+                Err(reason) => counters.lost(reason, 1),
+            }
+            which = rest;
+        }
+        delivered
+    }
+
+    /// Deliver packets as long as each fits the next chain and that is one buffer in one
+    /// region. Returns those that are left.
+    #[inline(always)]
+    fn send_singles<'w, const H: usize>(
+        &mut self,
+        packets: &Packets,
+        which: &'w [u8],
+        delivered: &mut Delivered,
+    ) -> &'w [u8] {
+        let want = which.len().min(MOST_TAKEN);
+        let n = self.available(want).min(want);
+        let mut heads = [0; MOST_TAKEN];
+        let heads = &mut heads[..n];
+        self.read_heads(0, heads);
+        let mut buffers: ArrayVec<*mut u8, MOST_TAKEN> = ArrayVec::new_const();
+        for (&i, &head) in which.iter().zip(heads.iter()) {
+            let need = H + packets.packet_len(i as usize);
+            let Some(ptr) = self.single_buffer(head, need) else {
+                break;
+            };
+            // SAFETY: H < need, and `need` bytes are mapped at `ptr`.
+            arch::prefetch_write(unsafe { ptr.add(H) });
+            arch::prefetch_read(ptr);
+            buffers.push(ptr);
+        }
+        for (&i, (&head, &buffer)) in which.iter().zip(heads.iter().zip(&buffers)) {
+            let i = i as usize;
+            let len = packets.packet_len(i);
+            // SAFETY: `single_buffer` translated H + len bytes at `buffer`.
+            unsafe {
+                write_header::<H>(buffer, 1);
+                packets.copy_to(i, buffer.add(H));
+            }
+            self.put_used(head, (H + len) as u32);
+            delivered.add(len);
+        }
+        self.next_avail = self.next_avail.wrapping_add(buffers.len() as u16);
+        &which[buffers.len()..]
+    }
+
+    /// The buffer of a chain that is one writable buffer of at least `need` bytes.
+    #[inline(always)]
+    fn single_buffer(&mut self, head: u16, need: usize) -> Option<*mut u8> {
+        let desc = self.descriptor(head)?;
+        if !desc.is_single(Direction::ToGuest) || (desc.len() as usize) < need {
+            return None;
+        }
+        self.translate(desc.addr, need as u64)
+    }
+
+    /// Deliver packet `i` to the next chain, or with mergeable buffers to as many as it takes.
+    /// `Err` is why it was not delivered: then either nothing was taken, or the chains up to a
+    /// bad one have been given back with length 0.
+    #[inline(never)]
+    fn send_gathered<const H: usize>(
+        &mut self,
+        packets: &Packets,
+        i: usize,
+        budget: &mut usize,
+    ) -> Result<(), Reason> {
+        let need = (H + packets.packet_len(i)) as u64;
+        let mut pieces = Pieces::new();
+        let mut chains: ArrayVec<Gathered, SEGMENTS> = ArrayVec::new_const();
+        while pieces.bytes < need {
+            if self.available(chains.len() + 1) <= chains.len() {
+                return Err(Reason::NoBuffers);
+            }
+            if *budget == 0 || chains.is_full() {
+                return Err(Reason::ChainTooLong);
+            }
+            let mut head = [0];
+            self.read_heads(chains.len(), &mut head);
+            let Some(desc) = self.descriptor(head[0]) else {
+                self.fail_at_head(head[0]);
+                return Err(Reason::NoBuffers);
+            };
+            let walked = self.walk_counted(desc, &mut pieces, budget);
+            chains.push(Gathered { head: head[0], end: pieces.bytes.min(need) as u32 });
+            // The header must lie in the first buffer (virtio 1.2, 5.1.6.4).
+            let short = pieces.bytes < H as u64;
+            if let Err(reason) = walked.and(if short { Err(Reason::NoHeader) } else { Ok(()) }) {
+                chains.iter_mut().for_each(|chain| chain.end = 0);
+                self.give_back(&chains);
+                return Err(reason);
+            }
+            if pieces.bytes < need && !self.mergeable {
+                return Err(Reason::TooLong);
+            }
+        }
+        // SAFETY: every piece was translated, and together they hold `need` bytes.
+        unsafe { scatter::<H>(packets, i, pieces.as_slice(), chains.len() as u16) };
+        self.give_back(&chains);
+        Ok(())
+    }
+
+    /// Write the used entries of gathered chains.
+    fn give_back(&mut self, chains: &[Gathered]) {
+        let mut start = 0;
+        for chain in chains {
+            self.put_used(chain.head, chain.end - start);
+            start = chain.end;
+        }
+        self.next_avail = self.next_avail.wrapping_add(chains.len() as u16);
+    }
+
+    fn walk_counted(
+        &mut self,
+        desc: Desc,
+        pieces: &mut Pieces,
+        budget: &mut usize,
+    ) -> Result<(), Reason> {
+        let before = pieces.visited;
+        let walked = self.walk(desc, Direction::ToGuest, pieces);
+        *budget = budget.saturating_sub(pieces.visited - before);
+        walked
+    }
+
+    /// Write the next used entry. It becomes visible with the index.
+    #[inline(always)]
+    pub(super) fn put_used(&mut self, head: u16, len: u32) {
+        let at = (self.next_used & (self.size - 1)) as usize;
+        // SAFETY: at < size, and the used ring has `size` entries of 8 bytes.
+        unsafe {
+            arch::store_unaligned_u64(
+                self.used_ring.as_ptr().add(at),
+                u64::from(head) | u64::from(len) << 32,
+            );
+        }
+        self.next_used = self.next_used.wrapping_add(1);
+    }
+}
+
+#[derive(Default)]
+struct Delivered {
+    packets: u64,
+    bytes: u64,
+}
+
+impl Delivered {
+    #[inline(always)]
+    fn add(&mut self, len: usize) {
+        self.packets += 1;
+        self.bytes += len as u64;
+    }
+}
+
+/// A chain taken for a packet, and where the packet's bytes in it end.
+struct Gathered {
+    head: u16,
+    end: u32,
+}
+
+/// Write the virtio-net header (all zero but `num_buffers`), unless it is there already: a
+/// guest that keeps it in the line before its payload then keeps that line, too.
+///
+/// # Safety
+/// `H` bytes are mapped at `ptr`.
+#[inline(always)]
+unsafe fn write_header<const H: usize>(ptr: *mut u8, num_buffers: u16) {
+    let (high, at) = header_tail::<H>(num_buffers);
+    // SAFETY: both words lie within the H bytes.
+    unsafe {
+        let (first, last) = (ptr.cast::<u64>(), ptr.add(at).cast::<u32>());
+        if arch::load_unaligned_u64(first) != 0 || arch::load_unaligned_u32(last) != high {
+            arch::store_unaligned_u64(first, 0);
+            arch::store_unaligned_u32(last, high);
+        }
+    }
+}
+
+/// The last four bytes of a header, and where they begin. The legacy header's overlap its
+/// first eight.
+#[inline(always)]
+fn header_tail<const H: usize>(num_buffers: u16) -> (u32, usize) {
+    if H == HEADER { (u32::from(num_buffers) << 16, 8) } else { (0, LEGACY_HEADER - 4) }
+}
+
+/// Write header and packet over `pieces`.
+///
+/// # Safety
+/// The pieces are mapped and writable, and hold header and packet.
+unsafe fn scatter<const H: usize>(packets: &Packets, i: usize, pieces: &[Segment], num: u16) {
+    let mut header = [0u8; HEADER];
+    header[LEGACY_HEADER..].copy_from_slice(&num.to_le_bytes());
+    let mut writer = Writer { pieces: pieces.iter(), ptr: std::ptr::null_mut(), left: 0 };
+    // SAFETY: the caller vouches for the pieces; header and head are private memory, and the
+    // packet's segments stay mapped while its burst lasts.
+    unsafe {
+        writer.write(header.as_ptr(), H);
+        let head = packets.head(i);
+        writer.write(head.as_ptr(), head.len());
+        for segment in packets.tail(i) {
+            writer.write(segment.ptr, segment.len as usize);
+        }
+    }
+}
+
+/// Fills pieces one after the other.
+struct Writer<'a> {
+    pieces: std::slice::Iter<'a, Segment>,
+    ptr: *mut u8,
+    left: usize,
+}
+
+impl Writer<'_> {
+    /// # Safety
+    /// `src` is readable for `len` bytes; the pieces are writable and have room for them.
+    unsafe fn write(&mut self, mut src: *const u8, mut len: usize) {
+        while len > 0 {
+            if self.left == 0 {
+                let Some(piece) = self.pieces.next() else {
+                    debug_assert!(false, "a packet longer than its buffers");
+                    return;
+                };
+                self.ptr = piece.ptr.cast_mut();
+                self.left = piece.len as usize;
+            }
+            let n = len.min(self.left);
+            // SAFETY: n is within both `src` and the current piece.
+            unsafe {
+                arch::copy(self.ptr, src, n);
+                self.ptr = self.ptr.add(n);
+                src = src.add(n);
+            }
+            self.left -= n;
+            len -= n;
+        }
     }
 }

@@ -10,6 +10,7 @@ use crate::arch::Word16;
 use crate::memory::{GuestMemory, Window};
 use crate::virtio::net;
 use crate::virtio::order::{Device, RingWords};
+use arrayvec::ArrayVec;
 use std::fs::File;
 use std::io::Write;
 use std::ptr::NonNull;
@@ -90,7 +91,7 @@ pub struct SplitRing {
     /// Packets may take several chains (`VIRTIO_NET_F_MRG_RXBUF`).
     pub(super) mergeable: bool,
     /// Chains taken and not yet given back, in the order they were taken.
-    pub(super) taken: Vec<u16>,
+    pub(super) taken: ArrayVec<u16, MOST_TAKEN>,
     pub(super) memory: Arc<GuestMemory>,
     /// The ring lies (impossible index); nothing is taken from it any more.
     broken: bool,
@@ -138,7 +139,7 @@ impl SplitRing {
             window: Window::EMPTY,
             header_len: net::header_len(features),
             mergeable: has(VIRTIO_NET_F_MRG_RXBUF),
-            taken: Vec::with_capacity(MOST_TAKEN),
+            taken: ArrayVec::new(),
             memory,
             broken: false,
             armed: false,
@@ -154,6 +155,11 @@ impl SplitRing {
         self.device.disarm();
         self.setup.base = self.next_avail;
         self.setup
+    }
+
+    /// Entries.
+    pub fn size(&self) -> u16 {
+        self.size
     }
 
     /// May packets be moved?
@@ -172,12 +178,20 @@ impl SplitRing {
         self.setup.kick.as_ref()
     }
 
+    /// Poll instead of waiting for kicks.
+    pub fn drop_kick(&mut self) {
+        self.setup.kick = None;
+    }
+
     /// Chains that are available, at least `want` if there are as many. `avail.idx` is read
     /// again only when the range known from the last time is too short.
     #[inline]
     pub(super) fn available(&mut self, want: usize) -> usize {
+        if self.broken {
+            return 0;
+        }
         let known = self.avail_idx.wrapping_sub(self.next_avail) as usize;
-        if known >= want || self.broken { known } else { self.refresh() }
+        if known >= want { known } else { self.refresh() }
     }
 
     fn refresh(&mut self) -> usize {
@@ -185,7 +199,7 @@ impl SplitRing {
         let known = idx.wrapping_sub(self.next_avail);
         if known > self.size {
             let (next, size) = (self.next_avail, self.size);
-            self.fail(&format_args!(
+            self.fail(format_args!(
                 "avail.idx {idx} is {known} ahead of {next} in a ring of {size}"
             ));
             return 0;
@@ -194,7 +208,7 @@ impl SplitRing {
         known as usize
     }
 
-    /// Is there room for a packet? (At least one chain is available.)
+    /// Chains that wait for a packet, as far as a burst needs to know.
     #[inline]
     pub fn room(&mut self) -> usize {
         self.available(MOST_TAKEN)
@@ -202,13 +216,19 @@ impl SplitRing {
 
     /// The ring contradicts itself: stop it for good, tell the frontend.
     #[cold]
-    pub(super) fn fail(&mut self, what: &dyn std::fmt::Display) {
+    pub(super) fn fail(&mut self, what: std::fmt::Arguments) {
         if !self.broken {
             self.broken = true;
-            self.avail_idx = self.next_avail;
             tracing::warn!("ring stopped: {what}");
             signal(self.setup.err.as_ref());
         }
+    }
+
+    /// The avail ring names a descriptor that the table does not have.
+    #[cold]
+    pub(super) fn fail_at_head(&mut self, head: u16) {
+        let size = self.size;
+        self.fail(format_args!("the avail ring names descriptor {head} in a table of {size}"));
     }
 
     /// Did the ring contradict itself?
@@ -254,19 +274,19 @@ impl SplitRing {
         idx == self.next_avail
     }
 
-    /// Ask for no more kicks, if any were asked for.
-    #[inline]
-    pub fn disarm(&mut self) {
-        if self.armed {
-            self.armed = false;
+    /// Ask for no more kicks. True if any were asked for.
+    pub fn disarm(&mut self) -> bool {
+        let armed = std::mem::take(&mut self.armed);
+        if armed {
             self.device.disarm();
         }
+        armed
     }
 }
 
 /// Add one to an eventfd. A full counter means that a signal is pending: as good. Anything
 /// else is the frontend's loss.
-fn signal(fd: Option<&File>) {
+pub(crate) fn signal(fd: Option<&File>) {
     if let Some(mut fd) = fd {
         let _ = fd.write(&1u64.to_ne_bytes());
     }

@@ -1,0 +1,169 @@
+//! The vhost-user port's queues, as a worker sees them: one [`RxQueue`] per queue pair (what
+//! the guest sends) and one [`TxQueue`] for all pairs (what the guest receives).
+//!
+//! Promises: rings come and go by `put` and `take` between bursts; without a ring nothing is
+//! received and what is sent is counted `not_connected`; a disabled ring is drained, and what
+//! is sent to it is counted `disabled`. Owned by one worker; never sees a socket.
+
+use crate::counters::{QueueCounters, Reason};
+use crate::packet::{BURST, Packets, Source};
+use crate::virtio::SplitRing;
+use crate::wire;
+use arrayvec::ArrayVec;
+use std::sync::Arc;
+
+/// The transmit virtqueue of one queue pair: the guest's packets.
+pub struct RxQueue {
+    ring: Option<Box<SplitRing>>,
+    /// What was received and lost here.
+    pub counters: Arc<QueueCounters>,
+}
+
+impl RxQueue {
+    /// A queue without a ring.
+    pub fn new(counters: Arc<QueueCounters>) -> Self {
+        RxQueue { ring: None, counters }
+    }
+
+    /// Take a ring over, give the old one back.
+    pub fn put(&mut self, ring: Box<SplitRing>) -> Option<Box<SplitRing>> {
+        self.ring.replace(ring)
+    }
+
+    /// Give the ring back.
+    pub fn take(&mut self) -> Option<Box<SplitRing>> {
+        self.ring.take()
+    }
+
+    /// The ring, if there is one.
+    pub fn ring(&mut self) -> Option<&mut SplitRing> {
+        self.ring.as_deref_mut()
+    }
+
+    /// Take up to `max` packets into `packets`, which is empty.
+    #[inline]
+    pub fn receive(&mut self, packets: &mut Packets, max: usize) {
+        if let Some(ring) = self.ring.as_deref_mut() {
+            ring.receive(packets, max, &self.counters);
+            if !ring.enabled() && !packets.is_empty() {
+                self.counters.lost(Reason::Disabled, packets.len() as u64);
+                packets.clear();
+            }
+        }
+    }
+}
+
+impl Source for RxQueue {
+    #[inline]
+    fn complete(&mut self) {
+        if let Some(ring) = self.ring.as_deref_mut() {
+            ring.complete_receive();
+        }
+    }
+}
+
+/// The receive virtqueues of all queue pairs of one port.
+pub struct TxQueue {
+    pairs: Vec<Pair>,
+    /// The pairs with an enabled ring, ascending.
+    enabled: Vec<usize>,
+}
+
+struct Pair {
+    ring: Option<Box<SplitRing>>,
+    counters: Arc<QueueCounters>,
+}
+
+impl TxQueue {
+    /// Queues without rings, a set of counters each.
+    pub fn new(counters: &[Arc<QueueCounters>]) -> Self {
+        let pair = |counters: &Arc<_>| Pair { ring: None, counters: Arc::clone(counters) };
+        TxQueue { pairs: counters.iter().map(pair).collect(), enabled: Vec::new() }
+    }
+
+    /// Take the ring of `pair` over, give the old one back.
+    pub fn put(&mut self, pair: usize, ring: Box<SplitRing>) -> Option<Box<SplitRing>> {
+        let old = self.pairs.get_mut(pair)?.ring.replace(ring);
+        self.find_enabled();
+        old
+    }
+
+    /// Give the ring of `pair` back.
+    pub fn take(&mut self, pair: usize) -> Option<Box<SplitRing>> {
+        let ring = self.pairs.get_mut(pair)?.ring.take();
+        self.find_enabled();
+        ring
+    }
+
+    /// Enable or disable the ring of `pair`.
+    pub fn set_enabled(&mut self, pair: usize, enabled: bool) {
+        if let Some(ring) = self.pairs.get_mut(pair).and_then(|p| p.ring.as_mut()) {
+            ring.set_enabled(enabled);
+        }
+        self.find_enabled();
+    }
+
+    fn find_enabled(&mut self) {
+        let on = |pair: &Pair| pair.ring.as_ref().is_some_and(|ring| ring.enabled());
+        self.enabled.clear();
+        self.enabled.extend((0..self.pairs.len()).filter(|&i| on(&self.pairs[i])));
+    }
+
+    /// All rings there are.
+    pub fn rings(&mut self) -> impl Iterator<Item = &mut SplitRing> {
+        self.pairs.iter_mut().filter_map(|pair| pair.ring.as_deref_mut())
+    }
+
+    /// How many packets there are buffers for, as far as a burst needs to know. With several
+    /// queues the least, because the flow decides which one a packet goes to.
+    #[inline]
+    pub fn room(&mut self) -> usize {
+        let pairs = &mut self.pairs;
+        let room = |&i: &usize| pairs[i].ring.as_mut().map_or(0, |ring| ring.room());
+        self.enabled.iter().map(room).min().unwrap_or(0)
+    }
+
+    /// Send the packets that `which` numbers.
+    #[inline]
+    pub fn send(&mut self, packets: &Packets, which: &[u8]) {
+        match self.enabled[..] {
+            [] => self.refuse(which.len() as u64),
+            [pair] => self.pairs[pair].send(packets, which),
+            _ => self.spread(packets, which),
+        }
+    }
+
+    /// Several queues: the flow decides, so that the packets of one stay in order.
+    fn spread(&mut self, packets: &Packets, which: &[u8]) {
+        let queues = self.enabled.len() as u64;
+        // The high bits of hash times count: even, and without a division.
+        let queue_of = |&i: &u8| {
+            ((u64::from(wire::flow_hash(packets.head(i as usize))) * queues) >> 32) as usize
+        };
+        let chosen: ArrayVec<usize, BURST> = which.iter().map(queue_of).collect();
+        for (queue, &pair) in self.enabled.iter().enumerate() {
+            let mine: ArrayVec<u8, BURST> =
+                which.iter().zip(&chosen).filter(|&(_, &q)| q == queue).map(|(&i, _)| i).collect();
+            if !mine.is_empty() {
+                self.pairs[pair].send(packets, &mine);
+            }
+        }
+    }
+
+    /// Nobody to send to: say whether there is a guest at all.
+    #[cold]
+    fn refuse(&mut self, n: u64) {
+        let started = self.pairs.iter().position(|pair| pair.ring.is_some());
+        let reason = if started.is_some() { Reason::Disabled } else { Reason::NotConnected };
+        self.pairs[started.unwrap_or(0)].counters.lost(reason, n);
+    }
+}
+
+impl Pair {
+    #[inline]
+    fn send(&mut self, packets: &Packets, which: &[u8]) {
+        if let Some(ring) = self.ring.as_deref_mut() {
+            ring.send(packets, which, &self.counters);
+        }
+    }
+}
