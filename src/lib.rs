@@ -62,6 +62,7 @@ pub mod config;
 pub mod control;
 pub mod counters;
 pub mod forward;
+pub mod frontend;
 pub mod memory;
 pub mod packet;
 pub mod plot;

@@ -105,6 +105,14 @@ pub unsafe fn store_u64(ptr: *mut u64, value: u64) {
     unsafe { AtomicU64::from_ptr(ptr) }.store(value, Relaxed);
 }
 
+/// # Safety
+/// `ptr` is valid for writes and aligned to 2.
+#[inline]
+pub unsafe fn store_u16(ptr: *mut u16, value: u16) {
+    // SAFETY: the caller's contract.
+    unsafe { AtomicU16::from_ptr(ptr) }.store(value, Relaxed);
+}
+
 /// A value at any address: its volatile accesses compile to plain unaligned moves.
 #[repr(C, packed)]
 #[derive(Clone, Copy)]

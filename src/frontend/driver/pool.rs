@@ -1,0 +1,426 @@
+//! Packet buffers in the guest's memory, recycled first in first out.
+//!
+//! Promises: a pool has at least twice as many buffers as its ring has entries, so a buffer
+//! comes back to a ring only after all others did; it is cut into pieces by the layout asked
+//! for, and every byte is reached through those pieces. Buffers are numbers; a packet over
+//! several is a linked list kept here, in private memory.
+
+use super::fifo::Fifo;
+use crate::arch;
+use crate::frontend::options::{HeaderPlace, Layout};
+use crate::frontend::ram::{Plan, Ram};
+use std::sync::Arc;
+
+/// Where a packet begins in a buffer made of one piece: its IP header is then aligned to 4 and
+/// its UDP payload to 8, and the first cache line holds everything up to that payload's first
+/// 8 bytes.
+const PACKET_AT: usize = 14;
+/// Bytes of all data pieces but the last: no header of a packet fits one.
+const DATA_PIECE: usize = 37;
+const LINE: usize = 64;
+
+/// A packet in buffers of a pool.
+#[derive(Debug, Clone, Copy)]
+pub struct Packet {
+    /// Its first buffer; the others are linked to it.
+    pub buffer: u32,
+    /// Bytes, without the virtio-net header.
+    pub len: u32,
+    /// Number of buffers.
+    pub buffers: u16,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Link {
+    next: u32,
+    /// Bytes in this buffer, the virtio-net header included.
+    len: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    at: u32,
+    len: u32,
+}
+
+/// Size and shape of a pool's buffers.
+#[derive(Debug, Clone)]
+pub struct Geometry {
+    /// Bytes of a buffer, the virtio-net header included.
+    capacity: usize,
+    header_len: usize,
+    pieces: Vec<Piece>,
+    stride: usize,
+    count: u32,
+    at: usize,
+}
+
+impl Geometry {
+    /// Room for twice `ring_size` buffers of `capacity` bytes, cut as `layout` says.
+    pub fn new(
+        plan: &mut Plan,
+        ring_size: u16,
+        capacity: usize,
+        header_len: usize,
+        layout: Layout,
+    ) -> Self {
+        let pieces = cut(capacity, header_len, layout);
+        let end = pieces.iter().map(|p| p.at as usize + p.len as usize).max().unwrap_or(0);
+        // An odd number of lines, so that buffers do not crowd a few sets of the cache.
+        let stride = (end.div_ceil(LINE) | 1) * LINE;
+        let count = 2 * u32::from(ring_size);
+        let at = plan.place(stride * count as usize, LINE);
+        Geometry { capacity, header_len, pieces, stride, count, at }
+    }
+}
+
+/// The pieces of a buffer. Several are apart, at odd addresses and not ascending, so that a
+/// backend that runs on past the end of one writes where it is noticed.
+fn cut(capacity: usize, header_len: usize, layout: Layout) -> Vec<Piece> {
+    let mut lengths: Vec<usize> = match layout.header {
+        HeaderPlace::WithData => vec![],
+        HeaderPlace::Alone => vec![header_len],
+        HeaderPlace::Split(n) => {
+            let n = usize::from(n);
+            (0..n).map(|i| header_len * (i + 1) / n - header_len * i / n).collect()
+        }
+    };
+    let mut left = capacity - lengths.iter().sum::<usize>();
+    for i in 1..=layout.data {
+        let with_header = if lengths.is_empty() { header_len } else { 0 };
+        let last = i == layout.data;
+        let len = if last { left } else { left.min(DATA_PIECE + with_header) };
+        if len > 0 {
+            lengths.push(len);
+        }
+        left -= len;
+    }
+    if let [one] = lengths[..] {
+        return vec![Piece { at: (PACKET_AT - header_len) as u32, len: one as u32 }];
+    }
+    let mut at = 3;
+    let mut pieces = Vec::with_capacity(lengths.len());
+    for len in lengths.iter().rev() {
+        pieces.push(Piece { at: at as u32, len: *len as u32 });
+        at += len + 21;
+    }
+    pieces.reverse();
+    pieces
+}
+
+/// The buffers of one ring.
+#[derive(Debug)]
+pub struct Pool {
+    ram: Arc<Ram>,
+    geometry: Geometry,
+    free: Fifo<u32>,
+    links: Box<[Link]>,
+    /// Our pointer to, and the guest-physical address of, buffer 0.
+    host: *mut u8,
+    guest: u64,
+}
+
+// SAFETY: the pointer leads into `ram`, which the pool owns a share of.
+unsafe impl Send for Pool {}
+
+impl Pool {
+    /// The buffers planned as `geometry` in `ram`, all free.
+    ///
+    /// # Panics
+    /// If `geometry` was planned for another memory.
+    pub fn new(ram: Arc<Ram>, geometry: Geometry) -> Self {
+        let Geometry { at, stride, count, .. } = geometry;
+        assert!(at + stride * count as usize <= ram.size());
+        let mut pool = Pool {
+            free: Fifo::new(count),
+            links: vec![Link::default(); count as usize].into_boxed_slice(),
+            host: ram.host(at),
+            guest: ram.guest(at),
+            geometry,
+            ram,
+        };
+        pool.reset();
+        pool
+    }
+
+    /// All buffers are free again.
+    pub fn reset(&mut self) {
+        self.free.clear();
+        (0..self.geometry.count).for_each(|b| self.free.push(b));
+    }
+
+    /// All buffers.
+    pub fn count(&self) -> u32 {
+        self.geometry.count
+    }
+
+    /// Free buffers.
+    #[inline(always)]
+    pub fn free(&self) -> u32 {
+        self.free.len()
+    }
+
+    /// Bytes of a buffer, the virtio-net header included.
+    pub fn capacity(&self) -> usize {
+        self.geometry.capacity
+    }
+
+    /// Bytes of the virtio-net header.
+    #[inline(always)]
+    pub fn header_len(&self) -> usize {
+        self.geometry.header_len
+    }
+
+    /// Descriptors of one whole buffer.
+    pub fn pieces(&self) -> usize {
+        self.geometry.pieces.len()
+    }
+
+    /// Is every buffer one piece? Then it begins at [`Pool::simple_host`].
+    #[inline(always)]
+    pub fn simple(&self) -> bool {
+        self.geometry.pieces.len() == 1
+    }
+
+    /// Take the buffer that was free longest.
+    #[inline(always)]
+    pub fn pop(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    /// The buffer that will be taken after `ahead` others: a guess, for prefetching.
+    #[inline(always)]
+    pub(in crate::frontend) fn peek(&self, ahead: u32) -> u32 {
+        self.free.peek(ahead)
+    }
+
+    /// Give one buffer back.
+    #[inline(always)]
+    pub fn push(&mut self, buffer: u32) {
+        self.free.push(buffer);
+    }
+
+    /// Give the buffers of a packet back.
+    #[inline(always)]
+    pub fn recycle(&mut self, packet: Packet) {
+        self.push(packet.buffer);
+        if packet.buffers > 1 {
+            self.recycle_rest(packet);
+        }
+    }
+
+    /// Give all buffers of a packet but the first back.
+    #[cold]
+    pub(in crate::frontend) fn recycle_rest(&mut self, packet: Packet) {
+        let mut buffer = packet.buffer;
+        for _ in 1..packet.buffers {
+            buffer = self.links[buffer as usize].next;
+            self.push(buffer);
+        }
+    }
+
+    /// Record that `len` bytes of `buffer` are used and that `next` follows it.
+    pub(in crate::frontend) fn link(&mut self, buffer: u32, len: u32, next: u32) {
+        self.links[buffer as usize] = Link { next, len };
+    }
+
+    /// Record what follows `buffer`; its length stays.
+    pub(in crate::frontend) fn link_next(&mut self, buffer: u32, next: u32) {
+        self.links[buffer as usize].next = next;
+    }
+
+    /// Our pointer to the header of a simple buffer; the packet begins at offset 14.
+    #[inline(always)]
+    pub(in crate::frontend) fn simple_host(&self, buffer: u32) -> *mut u8 {
+        let offset = buffer as usize * self.geometry.stride + PACKET_AT - self.geometry.header_len;
+        debug_assert!(buffer < self.geometry.count);
+        // SAFETY: buffer numbers are below the count, all of whose strides `new` found inside
+        // the memory.
+        unsafe { self.host.add(offset) }
+    }
+
+    /// Guest-physical address of the header of a simple buffer.
+    #[inline(always)]
+    pub(in crate::frontend) fn simple_guest(&self, buffer: u32) -> u64 {
+        let offset = buffer as usize * self.geometry.stride + PACKET_AT - self.geometry.header_len;
+        self.guest + offset as u64
+    }
+
+    /// Bring the line with the headers of a packet in. A guess may be wrong: prefetches are
+    /// harmless.
+    #[inline(always)]
+    pub(in crate::frontend) fn prefetch(&self, buffer: u32, write: bool) {
+        let line = self.host.wrapping_add(buffer as usize * self.geometry.stride);
+        if write { arch::prefetch_write(line) } else { arch::prefetch_read(line) }
+    }
+
+    /// The 8 bytes of a packet's first line from its 42nd on (where numbers are), as they lie.
+    #[inline(always)]
+    pub fn load_first_line(&self, buffer: u32) -> u64 {
+        // SAFETY: 64 bytes at a multiple of the stride, which is at least that; 56 is aligned.
+        unsafe { arch::load_u64(self.host.add(buffer as usize * self.geometry.stride + 56).cast()) }
+    }
+
+    /// Write 8 bytes at a packet's 42nd, in a simple buffer.
+    #[inline(always)]
+    pub(in crate::frontend) fn stamp(&self, buffer: u32, value: u64) {
+        // SAFETY: as in `load_first_line`.
+        unsafe {
+            let line = self.host.add(buffer as usize * self.geometry.stride);
+            arch::store_u64(line.add(PACKET_AT + 42).cast(), value);
+        }
+    }
+
+    /// The pieces that the first `len` bytes of a buffer take: offsets in the memory, lengths.
+    fn pieces_of(&self, buffer: u32, len: u32) -> impl Iterator<Item = (usize, u32)> + '_ {
+        let base = self.geometry.at + buffer as usize * self.geometry.stride;
+        let mut left = len;
+        self.geometry.pieces.iter().map_while(move |piece| {
+            let len = piece.len.min(left);
+            left -= len;
+            (len > 0).then_some((base + piece.at as usize, len))
+        })
+    }
+
+    /// The descriptors (address, length) of `len` bytes in one buffer.
+    pub(in crate::frontend) fn descriptors(&self, buffer: u32, len: u32, to: &mut Vec<(u64, u32)>) {
+        to.extend(self.pieces_of(buffer, len).map(|(at, len)| (self.ram.guest(at), len)));
+    }
+
+    /// The descriptors of a whole packet, its virtio-net header included.
+    pub(in crate::frontend) fn packet_descriptors(&self, packet: Packet, to: &mut Vec<(u64, u32)>) {
+        self.each_buffer(packet, |buffer, len| self.descriptors(buffer, len, to));
+    }
+
+    fn each_buffer(&self, packet: Packet, mut what: impl FnMut(u32, u32)) {
+        if packet.buffers == 1 {
+            return what(packet.buffer, packet.len + self.geometry.header_len as u32);
+        }
+        let mut buffer = packet.buffer;
+        for _ in 0..packet.buffers {
+            let link = self.links[buffer as usize];
+            what(buffer, link.len);
+            buffer = link.next;
+        }
+    }
+
+    /// Copy a packet out, its virtio-net header included.
+    pub fn read(&self, packet: Packet, to: &mut Vec<u8>) {
+        to.clear();
+        self.each_buffer(packet, |buffer, len| {
+            for (at, len) in self.pieces_of(buffer, len) {
+                let start = to.len();
+                to.resize(start + len as usize, 0);
+                self.ram.read(at, &mut to[start..]);
+            }
+        });
+    }
+
+    /// The first `to.len()` bytes of a buffer.
+    pub(in crate::frontend) fn read_head(&self, buffer: u32, to: &mut [u8]) {
+        let mut done = 0;
+        for (at, len) in self.pieces_of(buffer, to.len() as u32) {
+            self.ram.read(at, &mut to[done..done + len as usize]);
+            done += len as usize;
+        }
+    }
+
+    /// Write `bytes`, header first, to the beginning of a buffer; no more than it holds.
+    pub fn write(&self, buffer: u32, bytes: &[u8]) {
+        self.write_at(buffer, 0, bytes);
+    }
+
+    /// Write `bytes` behind the first `skip` bytes of a buffer; no more than it holds.
+    pub(in crate::frontend) fn write_at(&self, buffer: u32, skip: usize, bytes: &[u8]) {
+        let (mut skip, mut done) = (skip, 0);
+        for (at, len) in self.pieces_of(buffer, (skip + bytes.len()) as u32) {
+            let skipped = skip.min(len as usize);
+            skip -= skipped;
+            let n = len as usize - skipped;
+            self.ram.write(at + skipped, &bytes[done..done + n]);
+            done += n;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layouts() -> Vec<Layout> {
+        let places = [HeaderPlace::WithData, HeaderPlace::Alone, HeaderPlace::Split(5)];
+        places.iter().flat_map(|&header| [1, 2, 7].map(|data| Layout { header, data })).collect()
+    }
+
+    fn pool(capacity: usize, header_len: usize, layout: Layout) -> Pool {
+        let mut plan = Plan::default();
+        let geometry = Geometry::new(&mut plan, 4, capacity, header_len, layout);
+        let ram = Arc::new(Ram::new(&plan, 0, 2, 0).unwrap());
+        Pool::new(ram, geometry)
+    }
+
+    #[test]
+    fn pieces_cover_the_buffer_and_never_touch() {
+        for layout in layouts() {
+            for (capacity, header) in [(12, 12), (13, 12), (76, 12), (2048, 10)] {
+                let mut pieces = cut(capacity, header, layout);
+                assert_eq!(pieces.iter().map(|p| p.len as usize).sum::<usize>(), capacity);
+                assert!(pieces.len() <= layout.pieces());
+                pieces.sort_by_key(|p| p.at);
+                assert!(pieces.windows(2).all(|w| w[0].at + w[0].len < w[1].at));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_neighbours_are_untouched() {
+        for layout in layouts() {
+            let pool = pool(200, 12, layout);
+            for b in 0..pool.count() {
+                pool.write(b, &[b as u8; 200]);
+            }
+            let mut bytes = vec![];
+            for b in 0..pool.count() {
+                pool.read(Packet { buffer: b, len: 188, buffers: 1 }, &mut bytes);
+                assert_eq!(bytes, [b as u8; 200]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_packet_over_several_buffers_is_one() {
+        let mut pool = pool(100, 12, Layout { header: HeaderPlace::Alone, data: 2 });
+        pool.write(3, &[3; 100]);
+        pool.write(5, &[5; 100]);
+        pool.write(1, &[1; 7]);
+        pool.link(3, 100, 5);
+        pool.link(5, 100, 1);
+        pool.link(1, 7, 0);
+        let packet = Packet { buffer: 3, len: 195, buffers: 3 };
+        let mut bytes = vec![];
+        pool.read(packet, &mut bytes);
+        assert_eq!(bytes, [[3; 100].as_slice(), &[5; 100], &[1; 7]].concat());
+        let mut descriptors = vec![];
+        pool.packet_descriptors(packet, &mut descriptors);
+        let lengths: Vec<u32> = descriptors.iter().map(|d| d.1).collect();
+        assert_eq!(lengths, [12, 37, 51, 12, 37, 51, 7]);
+        while pool.pop().is_some() {}
+        pool.recycle(packet);
+        assert_eq!(
+            [pool.pop(), pool.pop(), pool.pop(), pool.pop()],
+            [Some(3), Some(5), Some(1), None]
+        );
+    }
+
+    #[test]
+    fn the_stamp_lies_at_the_packets_42nd_byte() {
+        for header in [10, 12] {
+            let pool = pool(300, header, Layout::ONE);
+            pool.stamp(2, u64::from_le_bytes(*b"stampede"));
+            let mut bytes = vec![];
+            pool.read(Packet { buffer: 2, len: 100, buffers: 1 }, &mut bytes);
+            assert_eq!(&bytes[header + 42..header + 50], b"stampede");
+            assert_eq!(pool.load_first_line(2), u64::from_le_bytes(*b"stampede"));
+        }
+    }
+}

@@ -1,0 +1,164 @@
+#![forbid(unsafe_code)]
+//! Time and rates of one run: when it is over, and how fast its windows of 100 ms were.
+//!
+//! Promises: the clock is asked once in [`EVERY`] rounds of a busy loop and in every round that
+//! slept; windows without a packet count as well. Used by the loops of `traffic`.
+
+use crate::arch;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// A window of the rate.
+pub const WINDOW: Duration = Duration::from_millis(100);
+/// Rounds from one look at the clock to the next.
+const EVERY: u32 = 64;
+/// Windows kept; of a longer run the first ones.
+const MOST_WINDOWS: usize = 36_000;
+
+/// What a look at the clock found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tick {
+    /// Go on.
+    Same,
+    /// Go on; a window has ended: time for what is done ten times a second.
+    Window,
+    /// The duration is over, or somebody wants us to stop.
+    Over,
+}
+
+/// One run's clock.
+pub struct Meter<'a> {
+    stop: &'a AtomicBool,
+    start: Instant,
+    deadline: Option<Instant>,
+    rounds: u32,
+    window_start: Instant,
+    window_packets: u64,
+    windows: Vec<f64>,
+    best: f64,
+    last: f64,
+    last_cycles: u64,
+    busy_cycles: u64,
+    busy_packets: u64,
+}
+
+impl<'a> Meter<'a> {
+    /// Starts now; over after `duration` or when `stop` is set.
+    pub fn start(duration: Option<Duration>, stop: &'a AtomicBool) -> Self {
+        let start = Instant::now();
+        Meter {
+            stop,
+            start,
+            deadline: duration.map(|d| start + d),
+            rounds: 0,
+            window_start: start,
+            window_packets: 0,
+            windows: Vec::with_capacity(MOST_WINDOWS),
+            best: 0.0,
+            last: 0.0,
+            last_cycles: arch::cycles(),
+            busy_cycles: 0,
+            busy_packets: 0,
+        }
+    }
+
+    /// A round ends that moved `moved` packets. Rounds that moved none are idle and do not
+    /// count as work.
+    #[inline]
+    pub fn round(&mut self, moved: u64) -> Tick {
+        let now = arch::cycles();
+        if moved > 0 {
+            self.busy_cycles += now.wrapping_sub(self.last_cycles);
+            self.busy_packets += moved;
+        }
+        self.last_cycles = now;
+        self.window_packets += moved;
+        self.rounds += 1;
+        if self.rounds < EVERY { Tick::Same } else { self.look() }
+    }
+
+    /// Look at the clock: at the latest after having slept.
+    #[cold]
+    pub fn look(&mut self) -> Tick {
+        self.rounds = 0;
+        let now = Instant::now();
+        self.last_cycles = arch::cycles();
+        if self.stop.load(Ordering::Relaxed) || self.deadline.is_some_and(|d| now >= d) {
+            return Tick::Over;
+        }
+        let elapsed = now - self.window_start;
+        if elapsed < WINDOW {
+            return Tick::Same;
+        }
+        let rate = self.window_packets as f64 / elapsed.as_secs_f64();
+        self.best = self.best.max(rate);
+        self.last = rate;
+        if self.windows.len() < MOST_WINDOWS {
+            self.windows.push(rate);
+        }
+        self.window_start = now;
+        self.window_packets = 0;
+        Tick::Window
+    }
+
+    /// Time since the start.
+    pub fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Did any packet move in the window that ended last?
+    pub fn last_window_moved(&self) -> bool {
+        self.last > 0.0
+    }
+
+    /// Packets a second of the best window; of the whole run if that was shorter than one.
+    pub fn best(&self) -> f64 {
+        if self.windows.is_empty() {
+            self.window_packets as f64 / self.elapsed().as_secs_f64().max(1e-9)
+        } else {
+            self.best
+        }
+    }
+
+    /// Packets a second of each window.
+    pub fn into_windows(self) -> Vec<f64> {
+        self.windows
+    }
+
+    /// Cycles a packet of the rounds that moved packets; 0 without any.
+    pub fn busy_cycles_per_packet(&self) -> f64 {
+        self.busy_cycles as f64 / self.busy_packets.max(1) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_when_told_and_when_the_time_is_over() {
+        let stop = AtomicBool::new(false);
+        let mut meter = Meter::start(None, &stop);
+        assert_eq!(meter.look(), Tick::Same);
+        stop.store(true, Ordering::Relaxed);
+        assert!((0..EVERY).any(|_| meter.round(0) == Tick::Over));
+        stop.store(false, Ordering::Relaxed);
+        assert_eq!(Meter::start(Some(Duration::ZERO), &stop).look(), Tick::Over);
+    }
+
+    #[test]
+    fn windows_hold_rates() {
+        let stop = AtomicBool::new(false);
+        let mut meter = Meter::start(None, &stop);
+        meter.round(1000);
+        assert!(meter.best() > 0.0);
+        meter.window_start -= WINDOW;
+        assert_eq!(meter.look(), Tick::Window);
+        meter.window_start -= WINDOW;
+        assert_eq!(meter.look(), Tick::Window);
+        assert!(meter.best() > 1.0 && meter.best() <= 10_000.0);
+        let windows = meter.into_windows();
+        assert_eq!(windows.len(), 2);
+        assert!(windows[0] > 1.0 && windows[1] == 0.0);
+    }
+}
