@@ -95,14 +95,17 @@ impl Direction {
 pub enum GuestKind {
     /// A `net_virtio_user` port of testpmd.
     VirtioUser,
+    /// ringbridge's own.
+    Own,
 }
 
 impl GuestKind {
-    pub const ALL: [GuestKind; 1] = [GuestKind::VirtioUser];
+    pub const ALL: [GuestKind; 2] = [GuestKind::Own, GuestKind::VirtioUser];
 
     pub fn name(self) -> &'static str {
         match self {
             GuestKind::VirtioUser => "virtio-user",
+            GuestKind::Own => "ringbridge",
         }
     }
 

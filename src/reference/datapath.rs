@@ -135,7 +135,7 @@ impl Datapath {
             if !sent {
                 let reason =
                     if output.is_some() { Reason::NoBuffers } else { Reason::NotConnected };
-                self.ports[to].shared.counters.tx.drop(reason, 1);
+                self.ports[to].shared.counters.tx.lost(reason, 1);
             }
         }
         if let Some(output) = output {
@@ -205,7 +205,7 @@ impl<'p> Ring<'p> {
             }
             refused => {
                 let reason = refused.map_or(Reason::NoHeader, |_| Reason::Runt);
-                self.counters.drop(reason, 1);
+                self.counters.lost(reason, 1);
                 Some(0)
             }
         }
@@ -277,7 +277,7 @@ impl<'p> Ring<'p> {
             let _ = self.state.get_queue_mut().add_used(&*self.memory, head, 0);
         }
         self.used += heads.len();
-        self.counters.drop(Reason::TooLong, 1);
+        self.counters.lost(Reason::TooLong, 1);
         true
     }
 
