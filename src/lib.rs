@@ -66,7 +66,10 @@ pub mod forward;
 pub mod frontend;
 pub mod memory;
 pub mod packet;
+pub mod plot;
 pub mod port;
+#[cfg(feature = "reference")]
+pub mod reference;
 pub mod run;
 pub mod stats;
 pub mod sys;
