@@ -3,6 +3,7 @@
 //! Promises: a value of these types is valid in itself (sizes in range, CPUs that exist, no
 //! path twice). Knows no flags and prints nothing.
 
+use crate::frontend::GuestConfig;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -103,79 +104,11 @@ pub struct RunConfig {
     pub json: bool,
 }
 
-/// What `ringbridge guest` does with packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GuestMode {
-    /// Receive and count.
-    RxOnly,
-    /// Send as fast as the backend takes.
-    TxOnly,
-    /// Send back what was received.
-    Io,
-    /// Number and checksum each packet, send it and expect all of them back in order.
-    Verify,
-}
-
-/// Where a guest puts the virtio-net header of a chain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HeaderPlace {
-    /// In one descriptor with the first bytes of the packet.
-    WithData,
-    /// In a descriptor of its own.
-    Alone,
-    /// Over this many descriptors: 2 to 10.
-    Split(u16),
-}
-
-/// Where a guest's descriptors are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Indirect {
-    /// All in the ring's table.
-    Off,
-    /// All in an indirect table.
-    On,
-    /// The first in the ring's table, the others in an indirect table.
-    Mixed,
-}
-
 /// Everything `guest` needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-// Features of virtio are on or off, each by itself.
-#[allow(clippy::struct_excessive_bools)]
 pub struct GuestArgs {
-    /// The sockets: one or two, all driven by one thread.
-    pub sockets: Vec<PathBuf>,
-    /// Listen on the sockets, for a backend that connects.
-    pub server: bool,
-    /// What to do.
-    pub mode: GuestMode,
-    /// Bytes of the frames sent, without FCS: 14 to 65535.
-    pub size: usize,
-    /// Stop after this long.
-    pub duration: Option<Duration>,
-    /// Entries of each ring: a power of two, 2 to 32768.
-    pub queue_size: u16,
-    /// Queue pairs: 1 to 128.
-    pub queues: u16,
-    /// Negotiate mergeable receive buffers.
-    pub mergeable: bool,
-    /// Use indirect tables.
-    pub indirect: Indirect,
-    /// Negotiate `VIRTIO_RING_F_EVENT_IDX`.
-    pub event_idx: bool,
-    /// Negotiate `VIRTIO_F_IN_ORDER`.
-    pub in_order: bool,
-    /// Negotiate `VIRTIO_F_VERSION_1`.
-    pub version_1: bool,
-    /// The header's place in a chain.
-    pub header: HeaderPlace,
-    /// Descriptors that the data of a chain is spread over: at least 1.
-    pub pieces: u16,
-    /// Bytes of a receive buffer, header included; without one, what is usual for the other
-    /// settings.
-    pub buffer_size: Option<u32>,
-    /// The CPU to pin the thread to.
-    pub cpu: Option<usize>,
+    /// The guest and what it does.
+    pub guest: GuestConfig,
     /// Print a JSON object at the end.
     pub json: bool,
 }

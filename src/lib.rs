@@ -64,6 +64,7 @@ pub mod control;
 pub mod counters;
 pub mod forward;
 pub mod frontend;
+pub mod guest;
 pub mod memory;
 pub mod packet;
 pub mod plot;

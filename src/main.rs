@@ -2,7 +2,7 @@
 
 use anyhow::bail;
 use ringbridge::cli::{self, Command, Stop};
-use ringbridge::run;
+use ringbridge::{guest, run};
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use tracing::Level;
@@ -47,8 +47,7 @@ fn log_to_stderr(level: Level) {
 fn dispatch(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Run(config) => Ok(run::run(&config)?),
-        // LEAD: guest
-        Command::Guest(args) => bail!("guest is not there yet: {args:?}"),
+        Command::Guest(args) => Ok(guest::run(&args)?),
         // LEAD: sweep
         Command::Sweep(args) => bail!("sweep is not there yet: {args:?}"),
     }

@@ -5,14 +5,12 @@
 #![forbid(unsafe_code)]
 
 use super::{UsageError, values};
-use crate::config::{GuestArgs, GuestMode, HeaderPlace, Indirect};
+use crate::config::GuestArgs;
+use crate::frontend::{GuestConfig, GuestOptions, HeaderPlace, Layout, Mode, Table};
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// Most bytes of virtio-net header before a packet.
-const HEADER: usize = 12;
 
 /// Be a guest: a frontend and its virtio-net driver, without a virtual machine
 ///
@@ -31,7 +29,7 @@ pub struct GuestFlags {
     server: bool,
     /// What to do with packets
     #[arg(long, value_enum)]
-    mode: GuestMode,
+    mode: Mode,
     /// Frame bytes to send, without FCS
     #[arg(long, value_name = "BYTES", default_value = "64", value_parser = values::size)]
     size: usize,
@@ -50,7 +48,7 @@ pub struct GuestFlags {
     mergeable: bool,
     /// Where descriptors are
     #[arg(long, value_enum, value_name = "WHERE", default_value = "off")]
-    indirect: Indirect,
+    indirect: Table,
     /// Notify by event index instead of by flag
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = values::switch,
           action = clap::ArgAction::Set)]
@@ -72,6 +70,9 @@ pub struct GuestFlags {
     /// Bytes of a receive buffer, header included; by default 2048, or what a frame needs
     #[arg(long, value_name = "BYTES", value_parser = buffer)]
     buffer: Option<u32>,
+    /// Sleep until the backend interrupts, instead of polling
+    #[arg(long)]
+    interrupts: bool,
     /// The CPU to pin the thread to
     #[arg(long, value_parser = values::cpu)]
     cpu: Option<usize>,
@@ -104,17 +105,17 @@ fn buffer(text: &str) -> Result<u32, values::ValueError> {
     values::number(text, 64..=65550).map(|n| n as u32)
 }
 
-impl ValueEnum for GuestMode {
+impl ValueEnum for Mode {
     fn value_variants<'a>() -> &'a [Self] {
-        &[GuestMode::RxOnly, GuestMode::TxOnly, GuestMode::Io, GuestMode::Verify]
+        &[Mode::RxOnly, Mode::TxOnly, Mode::Io, Mode::Verify]
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         let (name, help) = match self {
-            GuestMode::RxOnly => ("rxonly", "Receive and count"),
-            GuestMode::TxOnly => ("txonly", "Send as fast as the backend takes"),
-            GuestMode::Io => ("io", "Send back what is received"),
-            GuestMode::Verify => {
+            Mode::RxOnly => ("rxonly", "Receive and count"),
+            Mode::TxOnly => ("txonly", "Send as fast as the backend takes"),
+            Mode::Io => ("io", "Send back what is received"),
+            Mode::Verify => {
                 ("verify", "Send numbered packets, expect all of them back whole and in order")
             }
         };
@@ -122,16 +123,16 @@ impl ValueEnum for GuestMode {
     }
 }
 
-impl ValueEnum for Indirect {
+impl ValueEnum for Table {
     fn value_variants<'a>() -> &'a [Self] {
-        &[Indirect::Off, Indirect::On, Indirect::Mixed]
+        &[Table::Direct, Table::Indirect, Table::DirectThenIndirect]
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         let (name, help) = match self {
-            Indirect::Off => ("off", "In the ring's table"),
-            Indirect::On => ("on", "In indirect tables"),
-            Indirect::Mixed => ("mixed", "The first in the ring's table, the others indirect"),
+            Table::Direct => ("off", "In the ring's table"),
+            Table::Indirect => ("on", "In indirect tables"),
+            Table::DirectThenIndirect => ("mixed", "The first in the ring's table, the others indirect"),
         };
         Some(PossibleValue::new(name).help(help))
     }
@@ -141,35 +142,35 @@ impl GuestFlags {
     /// Check what clap cannot.
     pub fn check(self) -> Result<GuestArgs, UsageError> {
         self.check_sockets()?;
-        let least = self.size + HEADER;
-        match self.buffer {
-            Some(buffer) if !self.mergeable && (buffer as usize) < least => {
-                return Err(UsageError::SmallBuffer { buffer, size: self.size, least });
-            }
-            _ => {}
-        }
         if let Some(cpu) = self.cpu {
             values::check_cpus(&[cpu], &values::available_cpus()?)?;
         }
-        Ok(GuestArgs {
+        let options = GuestOptions {
+            queue_size: self.queue_size,
+            queue_pairs: self.queues,
+            mergeable: self.mergeable,
+            version_1: self.version_1,
+            event_idx: self.event_idx,
+            in_order: self.in_order,
+            table: self.indirect,
+            layout: Layout { header: self.header, data: self.pieces },
+            buffer_size: self.buffer,
+            max_size: self.size,
+            interrupts: self.interrupts,
+            ..GuestOptions::default()
+        };
+        options.check()?;
+        let guest = GuestConfig {
             sockets: self.sockets,
             server: self.server,
             mode: self.mode,
             size: self.size,
             duration: self.duration,
-            queue_size: self.queue_size,
-            queues: self.queues,
-            mergeable: self.mergeable,
-            indirect: self.indirect,
-            event_idx: self.event_idx,
-            in_order: self.in_order,
-            version_1: self.version_1,
-            header: self.header,
-            pieces: self.pieces,
-            buffer_size: self.buffer,
+            options,
             cpu: self.cpu,
-            json: self.json,
-        })
+            ..GuestConfig::default()
+        };
+        Ok(GuestArgs { guest, json: self.json })
     }
 
     fn check_sockets(&self) -> Result<(), UsageError> {
@@ -200,25 +201,15 @@ mod tests {
 
     #[test]
     fn defaults_are_a_modern_linux_guest() {
-        let expected = GuestArgs {
+        let options = GuestOptions { event_idx: true, max_size: 64, ..GuestOptions::default() };
+        let guest = GuestConfig {
             sockets: vec!["/tmp/a.sock".into()],
-            server: false,
-            mode: GuestMode::RxOnly,
+            mode: Mode::RxOnly,
             size: 64,
-            duration: None,
-            queue_size: 256,
-            queues: 1,
-            mergeable: true,
-            indirect: Indirect::Off,
-            event_idx: true,
-            in_order: false,
-            version_1: true,
-            header: HeaderPlace::WithData,
-            pieces: 1,
-            buffer_size: None,
-            cpu: None,
-            json: false,
+            options,
+            ..GuestConfig::default()
         };
+        let expected = GuestArgs { guest, json: false };
         assert_eq!(args("--socket /tmp/a.sock --mode rxonly"), expected);
     }
 
@@ -229,30 +220,36 @@ mod tests {
             "--socket /tmp/a.sock --socket /tmp/b.sock --server --mode verify --size 1518 \
              --duration 5s --queue-size 1024 --queues 2 --mergeable off --indirect mixed \
              --event-idx off --in-order on --version-1 off --header 3 --pieces 2 --buffer 4096 \
-             --cpu {} --json",
+             --interrupts --cpu {} --json",
             there[0]
         );
-        let expected = GuestArgs {
-            sockets: vec!["/tmp/a.sock".into(), "/tmp/b.sock".into()],
-            server: true,
-            mode: GuestMode::Verify,
-            size: 1518,
-            duration: Some(Duration::from_secs(5)),
+        let options = GuestOptions {
             queue_size: 1024,
-            queues: 2,
+            queue_pairs: 2,
             mergeable: false,
-            indirect: Indirect::Mixed,
+            table: Table::DirectThenIndirect,
             event_idx: false,
             in_order: true,
             version_1: false,
-            header: HeaderPlace::Split(3),
-            pieces: 2,
+            layout: Layout { header: HeaderPlace::Split(3), data: 2 },
             buffer_size: Some(4096),
-            cpu: Some(there[0]),
-            json: true,
+            max_size: 1518,
+            interrupts: true,
+            ..GuestOptions::default()
         };
+        let guest = GuestConfig {
+            sockets: vec!["/tmp/a.sock".into(), "/tmp/b.sock".into()],
+            server: true,
+            mode: Mode::Verify,
+            size: 1518,
+            duration: Some(Duration::from_secs(5)),
+            options,
+            cpu: Some(there[0]),
+            ..GuestConfig::default()
+        };
+        let expected = GuestArgs { guest, json: true };
         assert_eq!(args(&line), expected);
-        assert_eq!(args("--socket a --mode io --header alone").header, HeaderPlace::Alone);
+        assert_eq!(args("--socket a --mode io --header alone").guest.options.layout.header, HeaderPlace::Alone);
     }
 
     #[test]
@@ -287,8 +284,7 @@ mod tests {
             ),
             (
                 "--mode io --socket a --mergeable off --buffer 1500 --size 1518",
-                "a buffer of 1500 bytes does not hold a frame of 1518; \
-                 give --buffer 1530 or --mergeable on",
+                "buffers of 1500 bytes are too small: at least 1530 are needed here",
             ),
             (
                 "--mode io --server --socket /no/such/a.sock",

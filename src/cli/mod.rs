@@ -14,6 +14,7 @@ mod sweep;
 mod values;
 
 use crate::config::{GuestArgs, RunConfig, SweepArgs};
+use crate::frontend::OptionsError;
 use clap::error::ErrorKind;
 use clap::{ArgAction, Parser, Subcommand};
 use std::ffi::OsString;
@@ -145,18 +146,9 @@ pub enum UsageError {
     /// A guest drives one port or two.
     #[error("{0} sockets; a guest drives one or two")]
     Sockets(usize),
-    /// Without mergeable buffers a packet needs a buffer that holds it.
-    #[error(
-        "a buffer of {buffer} bytes does not hold a frame of {size}; give --buffer {least} or --mergeable on"
-    )]
-    SmallBuffer {
-        /// As asked.
-        buffer: u32,
-        /// As asked.
-        size: usize,
-        /// Least that works.
-        least: usize,
-    },
+    /// A guest that cannot be.
+    #[error(transparent)]
+    Guest(#[from] OptionsError),
     /// The same size would be measured twice.
     #[error("size {0} is given twice; every size is measured once")]
     DuplicateSize(usize),
