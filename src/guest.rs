@@ -27,7 +27,7 @@ pub fn run(args: &GuestArgs) -> Result<(), GuestError> {
 }
 
 /// A flag that SIGINT or SIGTERM raises.
-fn stop_on_signal() -> std::io::Result<Arc<AtomicBool>> {
+pub(crate) fn stop_on_signal() -> std::io::Result<Arc<AtomicBool>> {
     let signals = Termination::catch()?;
     let stop = Arc::new(AtomicBool::new(false));
     let raised = Arc::clone(&stop);
