@@ -128,8 +128,9 @@ impl SplitRing {
         if self.taken.is_empty() {
             return;
         }
-        for i in 0..self.taken.len() {
-            self.put_used(self.taken[i], 0);
+        for &head in &self.taken {
+            self.write_used(self.next_used, head, 0);
+            self.next_used = self.next_used.wrapping_add(1);
         }
         self.next_avail = self.next_avail.wrapping_add(self.taken.len() as u16);
         self.taken.clear();
