@@ -24,17 +24,14 @@ mod session;
 mod tally;
 mod traffic;
 
-pub use driver::{
-    Burst, Completed, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Packet, Pool, RawDesc, RawRing,
-    RingArea, RingError, RxRing, TxRing,
-};
+pub use driver::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, RawDesc, RawRing, RingArea, RingError};
 pub use frame::{Frames, Number, number_of};
 pub use guest::{Guest, Link};
 pub use options::{GuestOptions, HeaderPlace, Layout, OptionsError, Table};
-pub use ram::Ram;
+pub use ram::{Ram, Region};
 pub use raw::RawGuest;
 pub use report::{Mode, Report};
-pub use session::{Listener, Session, SessionError, Wanted};
+pub use session::{Listener, RingEvents, Session, SessionError, Wanted, connect};
 pub use traffic::{Sizes, VerifyPlan};
 
 use std::io;

@@ -3,7 +3,7 @@
 //! Packets change rings with their buffers; nothing is copied unless the two sockets see
 //! different memories. A sent buffer returns to the pool of the ring that received it.
 
-use super::{Progress, at};
+use super::{Progress, at, send_frame};
 use crate::frontend::GuestError;
 use crate::frontend::driver::clear_header;
 use crate::frontend::driver::{Burst, Completed, Packet, Pool, RingError, RxRing, TxRing};
@@ -83,7 +83,7 @@ impl Guest {
             }
         }
         let seconds = meter.elapsed().as_secs_f64();
-        self.each_direction(Direction::finish)?;
+        self.each_direction(|d| drain(d.tx, d.tx_pool.unwrap_or(d.rx_pool)))?;
         Ok(progress.report(self, (Mode::Io, size), (meter, seconds), verdict))
     }
 
@@ -125,10 +125,9 @@ impl Guest {
             d.tx.reclaim(pool)?;
             let mut frame = Vec::new();
             for _ in 0..n {
-                let Some(buffer) = pool.pop() else { break };
                 frames.build_unsummed(Number { stream: 0, seq }, size, &mut frame);
                 seq += 1;
-                if !send_frame(d.tx, pool, buffer, &frame) {
+                if !send_frame(d.tx, pool, &frame) {
                     break;
                 }
             }
@@ -141,17 +140,6 @@ impl Guest {
 fn direction<'a>(from: &'a mut QueuePair, to: &'a mut QueuePair, shared: bool) -> Direction<'a> {
     let tx_pool = if shared { None } else { Some(&mut to.tx_pool) };
     Direction { rx: &mut from.rx, rx_pool: &mut from.rx_pool, tx: &mut to.tx, tx_pool }
-}
-
-/// Put a frame into `buffer` and post it. Without room the buffer goes back.
-fn send_frame(tx: &mut TxRing, pool: &mut Pool, buffer: u32, frame: &[u8]) -> bool {
-    clear_header(pool, buffer);
-    pool.write_at(buffer, pool.header_len(), frame);
-    let posted = tx.post(pool, Packet { buffer, len: frame.len() as u32, buffers: 1 });
-    if !posted {
-        pool.push(buffer);
-    }
-    posted
 }
 
 impl Direction<'_> {
@@ -183,10 +171,6 @@ impl Direction<'_> {
         self.rx.refill(self.rx_pool);
         Ok(())
     }
-
-    fn finish(self) -> Result<(), RingError> {
-        drain(self.tx, self.tx_pool.unwrap_or(self.rx_pool))
-    }
 }
 
 /// Send a packet in the buffers it arrived in.
@@ -195,7 +179,7 @@ fn hand_over(tx: &mut TxRing, pool: &mut Pool, packet: Packet) -> bool {
     if pool.simple() {
         pool.load_first_line(packet.buffer);
     }
-    clear_header(pool, packet.buffer);
+    clear_header(pool, packet);
     let sent = tx.post(pool, packet);
     if !sent {
         pool.recycle(packet);
@@ -213,10 +197,5 @@ fn copy_over(
     from.read(packet, scratch);
     from.recycle(packet);
     let frame = &scratch[from.header_len()..];
-    // A frame that the other port's buffers cannot hold is dropped.
-    if to.header_len() + frame.len() > to.capacity() {
-        return false;
-    }
-    let Some(buffer) = to.pop() else { return false };
-    send_frame(tx, to, buffer, frame)
+    send_frame(tx, to, frame)
 }
