@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 use vhost::vhost_user::Listener;
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
 use vhost_user_backend::{
@@ -101,6 +102,15 @@ impl Loopback {
     /// Packets that found no buffers.
     pub fn dropped(&self) -> u64 {
         self.shared.dropped.load(Relaxed)
+    }
+
+    /// Wait until every port's rings were kicked: before that nothing can be delivered to it.
+    pub fn wait_ready(&self) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while self.shared.ports.lock().unwrap().iter().any(|p| p.vrings.is_empty()) {
+            assert!(Instant::now() < deadline, "a port was never kicked");
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Hang up on the frontends.

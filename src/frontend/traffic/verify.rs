@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 /// Packets that have not come back after so long a silence are lost.
 const SILENCE: Duration = Duration::from_secs(2);
 /// Before the first packet: so long a silence means that nothing old is on its way.
-const QUIET: Duration = Duration::from_millis(10);
+const QUIET: Duration = Duration::from_millis(30);
 /// But no longer than this, if a backend talks on its own.
-const NEVER_QUIET: Duration = Duration::from_millis(200);
+const NEVER_QUIET: Duration = Duration::from_millis(300);
 /// Packets sent in one round at most: what arrives is looked at between rounds.
 const ROUND: u64 = 32;
 /// Streams a queue pair, if there are several.
