@@ -195,8 +195,9 @@ impl Direction<'_> {
                 self.rx_pool.recycle(*packet);
             }
         }
-        self.tx.publish();
+        // In this order: in a closed loop what is sent may come straight back, and needs buffers.
         self.rx.refill(self.rx_pool);
+        self.tx.publish();
         Ok(())
     }
 
