@@ -116,7 +116,7 @@ pub struct QueueCounters {
 impl QueueCounters {
     /// Count `n` packets or chains lost for `reason`.
     #[inline]
-    pub fn drop(&self, reason: Reason, n: u64) {
+    pub fn lost(&self, reason: Reason, n: u64) {
         self.drops[reason as usize].add(n);
     }
 
@@ -145,8 +145,8 @@ mod tests {
     #[test]
     fn drops_are_kept_by_reason() {
         let c = QueueCounters::default();
-        c.drop(Reason::NoBuffers, 3);
-        c.drop(Reason::Runt, 1);
+        c.lost(Reason::NoBuffers, 3);
+        c.lost(Reason::Runt, 1);
         assert_eq!(c.dropped(Reason::NoBuffers), 3);
         assert_eq!(c.dropped(Reason::Runt), 1);
         assert_eq!(c.dropped_total(), 4);

@@ -1,11 +1,81 @@
-//! skeleton
+//! ringbridge: a vhost-user network backend.
+//!
+//! Virtual machines (QEMU, cloud-hypervisor, DPDK virtio-user) plug into it over unix sockets;
+//! it maps their memory, services their split virtqueues in bursts, and moves packets between
+//! its ports. The library is what the binary is made of, and the frontend driver and the
+//! reference backend that its tests and benches use; its API follows the binary's needs and
+//! promises no stability.
+//!
+//! ```text
+//!  guest A tx ring ──▶ RxQueue ──▶ Burst ──▶ Forwarder ──▶ TxQueue ──▶ guest B rx ring
+//!                      (port A)    ≤ 64      names an      (port B)
+//!                                  packets   output each
+//! ```
+//!
+//! One worker thread runs this to completion, burst by burst ([`worker`]), with no allocation
+//! and no packet pool in between. A packet's payload is copied once: its *head* (at most 192
+//! bytes) to private memory, where safe code may parse and rewrite it, its *tail* straight
+//! from where it lies to where it goes ([`packet`]).
+//!
+//! # Layers
+//!
+//! Imports point down only:
+//!
+//! ```text
+//! main → cli → run, frontend, sweep      arguments → checked config → what they ask for
+//! run → control, worker, port, forward, stats
+//! sweep → run, frontend, reference, plot
+//! control → vhost_user, worker           sockets; threads; who runs which ring
+//! worker → port, forward, stats
+//! port → virtio (vhost port only), packet, wire, counters
+//! forward → packet, wire, counters
+//! vhost_user → virtio, memory, sys       messages of one session
+//! frontend → virtio (ordering only), memory layouts of its own, arch, sys
+//! virtio → memory, packet, counters, arch
+//! memory, packet → sys, arch             config, counters, sys, arch, wire → nothing
+//! ```
+//!
+//! `forward` never sees a queue, `virtio` never a socket. The `vhost` crate is known to
+//! `vhost_user` and, for the other end of the wire, to `frontend::session`. Only `arch` knows
+//! the instruction set.
+//!
+//! # Laws of guest memory
+//!
+//! 1. Never a Rust reference into guest memory: its bytes are touched by the routines of
+//!    [`arch`] only.
+//! 2. Each guest value is read once into a local, checked, and the local is used.
+//! 3. A guest's mistake completes its chain with length 0 and is counted by reason
+//!    ([`counters::Reason`]); where the ring itself lies, that ring alone stops.
+//! 4. A whole range is validated before its first byte is written.
+//! 5. Fds are owned from the moment they arrive.
+//! 6. A frontend is as little trusted as a guest: see [`memory`].
+//!
+//! # Ordering
+//!
+//! The ordered accesses of the ring protocol are in one file, [`virtio::order`], each named
+//! for its step and saying what it pairs with on the other side; the loom models compile that
+//! file as it is. A ring's used order equals its avail order, whatever was negotiated, so a
+//! frontend can restart a killed backend from the used index.
+
 pub mod arch;
+pub mod cli;
 pub mod config;
+pub mod control;
 pub mod counters;
+pub mod forward;
 pub mod frontend;
+pub mod guest;
 pub mod memory;
 pub mod packet;
+pub mod plot;
+pub mod port;
+#[cfg(feature = "reference")]
+pub mod reference;
+pub mod run;
+pub mod stats;
+pub mod sweep;
 pub mod sys;
 pub mod vhost_user;
 pub mod virtio;
+pub mod wire;
 pub mod worker;

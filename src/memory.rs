@@ -2,15 +2,17 @@
 //!
 //! Promises: the regions are sorted, do not overlap, are mapped once and stay mapped while the
 //! `Arc<GuestMemory>` lives; every address handed out covers the whole range that was asked
-//! for. Made by `vhost_user`, held by each running ring. Never touches a guest byte itself and
-//! never prefaults.
+//! for. Made by `vhost_user`, held by each running ring. A table never changes: adding or
+//! removing a region makes a new one that shares the other mappings. Never touches a guest
+//! byte itself and never prefaults.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use vm_memory::mmap::{MmapRegion, MmapRegionError};
 use vm_memory::FileOffset;
+use vm_memory::mmap::{MmapRegion, MmapRegionError};
 
 /// A region as the frontend described it (vhost-user, "Memory region description").
 #[derive(Debug)]
@@ -53,7 +55,9 @@ pub enum MemoryError {
         len: u64,
     },
     /// The file is not one that guest memory comes from.
-    #[error("region at {0:#x} is not on tmpfs, memfd or hugetlbfs (is the memory backend share=on?)")]
+    #[error(
+        "region at {0:#x} is not on tmpfs, memfd or hugetlbfs (is the memory backend share=on?)"
+    )]
     Kind(u64),
     /// fstat, fstatfs or mmap failed.
     #[error("cannot map the region at {guest:#x}")]
@@ -80,6 +84,8 @@ struct Region {
     guest: u64,
     size: u64,
     user: u64,
+    /// Bytes mapped before the region's first one, because mappings begin at a page.
+    lead: usize,
     map: MmapRegion<()>,
 }
 
@@ -120,7 +126,7 @@ impl Window {
 /// The regions of one guest.
 #[derive(Debug)]
 pub struct GuestMemory {
-    regions: Vec<Region>,
+    regions: Vec<Arc<Region>>,
 }
 
 impl GuestMemory {
@@ -128,20 +134,28 @@ impl GuestMemory {
     ///
     /// # Errors
     /// What is wrong with which region. Nothing stays mapped then.
-    pub fn map(mut specs: Vec<RegionSpec>) -> Result<Arc<Self>, MemoryError> {
+    pub fn map(specs: Vec<RegionSpec>) -> Result<Arc<Self>, MemoryError> {
         if specs.is_empty() {
             return Err(MemoryError::Empty);
         }
-        for spec in &specs {
-            check_range(spec)?;
-            check_file(spec)?;
-        }
-        specs.sort_by_key(|s| s.user);
-        check_overlap(&specs, |s| s.user)?;
-        specs.sort_by_key(|s| s.guest);
-        check_overlap(&specs, |s| s.guest)?;
-        let regions = specs.into_iter().map(map_region).collect::<Result<_, _>>()?;
-        Ok(Arc::new(GuestMemory { regions }))
+        extend(Vec::new(), specs)
+    }
+
+    /// This table with one region more.
+    ///
+    /// # Errors
+    /// What is wrong with the new region.
+    pub fn with(&self, spec: RegionSpec) -> Result<Arc<Self>, MemoryError> {
+        extend(self.regions.clone(), vec![spec])
+    }
+
+    /// This table without the region that is described by exactly these numbers, if there is
+    /// one (vhost-user, `VHOST_USER_REM_MEM_REG`).
+    pub fn without(&self, guest: u64, size: u64, user: u64) -> Option<Arc<Self>> {
+        let at = |r: &Arc<Region>| (r.guest, r.size, r.user) == (guest, size, user);
+        let mut regions = self.regions.clone();
+        regions.remove(regions.iter().position(at)?);
+        Some(Arc::new(GuestMemory { regions }))
     }
 
     /// The region that holds guest address `addr`.
@@ -158,9 +172,9 @@ impl GuestMemory {
     /// Where `len` bytes at the frontend's address `user` are mapped, if one region holds all
     /// of them. For ring addresses, which are given in this address space.
     pub fn translate_user(&self, user: u64, len: u64) -> Option<NonNull<u8>> {
-        self.regions.iter().find_map(|r| {
-            Window { base: r.user, size: r.size, host: host(r) }.translate(user, len)
-        })
+        self.regions
+            .iter()
+            .find_map(|r| Window { base: r.user, size: r.size, host: host(r) }.translate(user, len))
     }
 
     /// Total bytes.
@@ -175,7 +189,29 @@ impl GuestMemory {
 }
 
 fn host(region: &Region) -> NonNull<u8> {
-    NonNull::new(region.map.as_ptr()).unwrap_or(NonNull::dangling())
+    let first = region.map.as_ptr().wrapping_add(region.lead);
+    NonNull::new(first).unwrap_or(NonNull::dangling())
+}
+
+/// Check everything about `specs`, the neighbourhood of `regions` included, before the first
+/// of them is mapped.
+fn extend(
+    mut regions: Vec<Arc<Region>>,
+    specs: Vec<RegionSpec>,
+) -> Result<Arc<GuestMemory>, MemoryError> {
+    let mut files = Vec::with_capacity(specs.len());
+    for spec in &specs {
+        check_range(spec)?;
+        files.push(check_file(spec)?);
+    }
+    let known = regions.iter().map(|r| (r.guest, r.user, r.size));
+    let new = specs.iter().map(|s| (s.guest, s.user, s.size));
+    check_overlap(known.chain(new).collect())?;
+    for (spec, file) in specs.into_iter().zip(files) {
+        regions.push(Arc::new(map_region(spec, &file)?));
+    }
+    regions.sort_by_key(|r| r.guest);
+    Ok(Arc::new(GuestMemory { regions }))
 }
 
 fn check_range(spec: &RegionSpec) -> Result<(), MemoryError> {
@@ -191,40 +227,139 @@ fn check_range(spec: &RegionSpec) -> Result<(), MemoryError> {
 
 /// tmpfs (which is memfd too) or hugetlbfs, and as long as claimed: a mapping past the end of
 /// its file faults, and one of a disk file may block the worker (DESIGN, law 6).
-fn check_file(spec: &RegionSpec) -> Result<(), MemoryError> {
+fn check_file(spec: &RegionSpec) -> Result<Metadata, MemoryError> {
     let guest = spec.guest;
     let file_error = |source| MemoryError::File { guest, source };
-    let len = spec.file.metadata().map_err(file_error)?.len();
     // SAFETY: an all-zero statfs is a valid value to be overwritten.
     let mut fs: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: the fd is open and `fs` is writable.
     if unsafe { libc::fstatfs(spec.file.as_raw_fd(), &raw mut fs) } != 0 {
         return Err(file_error(std::io::Error::last_os_error()));
     }
-    if ![libc::TMPFS_MAGIC, libc::HUGETLBFS_MAGIC].contains(&fs.f_type) {
+    let file = spec.file.metadata().map_err(file_error)?;
+    if ![libc::TMPFS_MAGIC, libc::HUGETLBFS_MAGIC].contains(&fs.f_type) || !file.is_file() {
         return Err(MemoryError::Kind(guest));
     }
-    let end = spec.offset + spec.size;
-    if end > len { Err(MemoryError::PastEnd { guest, end, len }) } else { Ok(()) }
+    let (end, len) = (spec.offset + spec.size, file.len());
+    if end > len { Err(MemoryError::PastEnd { guest, end, len }) } else { Ok(file) }
 }
 
-fn check_overlap(sorted: &[RegionSpec], start: fn(&RegionSpec) -> u64) -> Result<(), MemoryError> {
-    for pair in sorted.windows(2) {
-        if start(&pair[1]) - start(&pair[0]) < pair[0].size {
-            return Err(MemoryError::Overlaps(pair[1].guest));
+/// Neither in the guest's address space nor in the frontend's may two regions share a byte.
+fn check_overlap(mut regions: Vec<(u64, u64, u64)>) -> Result<(), MemoryError> {
+    for start in [|r: &(u64, u64, u64)| r.1, |r: &(u64, u64, u64)| r.0] {
+        regions.sort_by_key(start);
+        for pair in regions.windows(2) {
+            if start(&pair[1]) - start(&pair[0]) < pair[0].2 {
+                return Err(MemoryError::Overlaps(pair[1].0));
+            }
         }
     }
     Ok(())
 }
 
-fn map_region(spec: RegionSpec) -> Result<Region, MemoryError> {
-    let RegionSpec { guest, size, user, offset, file } = spec;
+/// Map whole pages of the file, huge ones if it has them (they are its block size): a region
+/// may begin and end inside one, but `mmap` and `munmap` of hugetlbfs refuse that.
+fn map_region(spec: RegionSpec, file: &Metadata) -> Result<Region, MemoryError> {
+    let RegionSpec { guest, size, user, offset, file: fd } = spec;
+    let page = file.blksize().max(4096);
+    let lead = offset % page;
     let map = MmapRegion::build(
-        Some(FileOffset::new(file, offset)),
-        size as usize,
+        Some(FileOffset::new(fd, offset - lead)),
+        (lead + size).next_multiple_of(page) as usize,
         libc::PROT_READ | libc::PROT_WRITE,
         libc::MAP_SHARED | libc::MAP_NORESERVE,
     )
     .map_err(|source| MemoryError::Map { guest, source })?;
-    Ok(Region { guest, size, user, map })
+    Ok(Region { guest, size, user, lead: lead as usize, map })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::{FromRawFd, OwnedFd};
+    use std::os::unix::fs::FileExt;
+
+    fn memfd(len: u64) -> File {
+        // SAFETY: a NUL-terminated name; the fd is new and ours.
+        let fd = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"test".as_ptr(), 0)) };
+        let file = File::from(fd);
+        file.set_len(len).unwrap();
+        file
+    }
+
+    fn spec(guest: u64, size: u64, user: u64, file: &File) -> RegionSpec {
+        RegionSpec { guest, size, user, offset: 0, file: file.try_clone().unwrap() }
+    }
+
+    fn byte(memory: &GuestMemory, guest: u64) -> u8 {
+        let window = memory.window(guest).unwrap();
+        // SAFETY: one byte inside a live mapping.
+        unsafe { window.translate(guest, 1).unwrap().as_ptr().read_volatile() }
+    }
+
+    #[test]
+    fn regions_are_sorted_and_found_by_both_addresses() {
+        let (a, b) = (memfd(0x2000), memfd(0x1000));
+        a.write_at(&[1], 0x1fff).unwrap();
+        b.write_at(&[2], 0).unwrap();
+        let memory = GuestMemory::map(vec![
+            spec(0x3000, 0x1000, 0x10_0000, &b),
+            spec(0x1000, 0x2000, 0, &a),
+        ])
+        .unwrap();
+        assert_eq!((memory.regions(), memory.size()), (2, 0x3000));
+        assert_eq!((byte(&memory, 0x2fff), byte(&memory, 0x3000)), (1, 2));
+        assert!(memory.window(0xfff).is_none());
+        assert!(memory.window(0x4000).is_none());
+        assert!(memory.window(0x1000).unwrap().translate(0x2fff, 2).is_none());
+        assert!(memory.translate_user(0x10_0000, 0x1000).is_some());
+        assert!(memory.translate_user(0x10_0000, 0x1001).is_none());
+        assert!(memory.translate_user(0x2000, 1).is_none());
+    }
+
+    #[test]
+    fn an_offset_inside_a_page_is_honoured() {
+        let file = memfd(0x5000);
+        file.write_at(&[7], 0x1800).unwrap();
+        file.write_at(&[9], 0x4fff).unwrap();
+        let region = RegionSpec { offset: 0x1800, ..spec(0x10_0000, 0x3800, 0, &file) };
+        let memory = GuestMemory::map(vec![region]).unwrap();
+        assert_eq!((byte(&memory, 0x10_0000), byte(&memory, 0x10_37ff)), (7, 9));
+    }
+
+    #[test]
+    fn regions_come_and_go_while_the_old_table_stays_mapped() {
+        let (a, b) = (memfd(0x1000), memfd(0x1000));
+        b.write_at(&[5], 0).unwrap();
+        let one = GuestMemory::map(vec![spec(0, 0x1000, 0x7000_0000, &a)]).unwrap();
+        let two = one.with(spec(0x1000, 0x1000, 0x8000_0000, &b)).unwrap();
+        assert!(matches!(two.with(spec(0x1800, 0x800, 0, &a)), Err(MemoryError::Overlaps(0x1800))));
+        assert!(two.without(0x1000, 0x1000, 0x8000_0001).is_none());
+        let without = two.without(0, 0x1000, 0x7000_0000).unwrap();
+        assert_eq!((one.regions(), two.regions(), without.regions()), (1, 2, 1));
+        drop((one, two));
+        assert_eq!(byte(&without, 0x1000), 5);
+        assert!(without.window(0).is_none());
+        let none = without.without(0x1000, 0x1000, 0x8000_0000).unwrap();
+        assert_eq!(none.regions(), 0);
+    }
+
+    #[test]
+    fn impossible_tables_are_refused() {
+        let file = memfd(0x2000);
+        let at = |guest, size, user| GuestMemory::map(vec![spec(guest, size, user, &file)]);
+        assert!(matches!(GuestMemory::map(vec![]), Err(MemoryError::Empty)));
+        assert!(matches!(at(1, 0, 0), Err(MemoryError::Zero(1))));
+        assert!(matches!(at(u64::MAX, 2, 0), Err(MemoryError::Wraps(_))));
+        assert!(matches!(at(0, 2, u64::MAX), Err(MemoryError::Wraps(_))));
+        assert!(matches!(at(0, 0x2001, 0), Err(MemoryError::PastEnd { len: 0x2000, .. })));
+        let user_overlap =
+            vec![spec(0, 0x1000, 0x1000, &file), spec(0x8000, 0x1000, 0x1fff, &file)];
+        assert!(matches!(GuestMemory::map(user_overlap), Err(MemoryError::Overlaps(0x8000))));
+        for wrong in ["/proc/self/status", "/dev/zero", "/", "/dev/shm"] {
+            let file = File::open(wrong).unwrap();
+            let refused = GuestMemory::map(vec![spec(0, 0x1000, 0, &file)]);
+            assert!(matches!(refused, Err(MemoryError::Kind(0))), "{wrong}: {refused:?}");
+        }
+    }
 }

@@ -2,11 +2,13 @@
 //!
 //! Promises: a packet's *head* (all of a packet of up to 192 bytes, else its first 192) is
 //! private memory that safe code may read and rewrite; its *tail* can only be copied out. A
-//! [`Burst`] borrows the queue it came from until [`Burst::complete`]. Filled by the RxQueues
-//! of `port`, edited by `forward`, read by the TxQueues. Never allocates after
+//! [`Burst`] borrows the queue it came from until [`Burst::complete`]. Filled by the receive
+//! queues of `port`, edited by `forward`, read by the transmit queues. Never allocates after
 //! [`Packets::new`].
 
 use crate::arch;
+use std::ops::Range;
+use std::sync::Arc;
 
 /// Most packets in a burst.
 pub const BURST: usize = 64;
@@ -16,6 +18,8 @@ pub const BURST_BYTES: usize = 256 * 1024;
 pub const SEGMENTS: usize = 1024;
 /// Bytes of a longer packet that are copied to its head.
 pub const HEAD: usize = 192;
+/// Bytes of a cache line, and of the first part of a head that is written at once.
+const LINE: usize = 64;
 /// Free bytes before every head.
 pub const HEADROOM: usize = 64;
 /// Shortest packet: an Ethernet header.
@@ -61,6 +65,8 @@ pub struct Packets {
     slots: Box<[Slot; BURST]>,
     meta: [Meta; BURST],
     tails: Box<[Segment; SEGMENTS]>,
+    /// What the tails of lent packets lie in.
+    lent: Option<Arc<[u8]>>,
     len: usize,
     tails_len: usize,
     bytes: usize,
@@ -84,6 +90,7 @@ impl Packets {
             slots: Box::new([const { Slot([0; HEADROOM + HEAD]) }; BURST]),
             meta: [Meta::default(); BURST],
             tails: Box::new([nowhere; SEGMENTS]),
+            lent: None,
             len: 0,
             tails_len: 0,
             bytes: 0,
@@ -145,6 +152,16 @@ impl Packets {
         &self.tails[first..first + meta.segments as usize]
     }
 
+    /// Copy packet `i`, head and tail, into private memory.
+    ///
+    /// `out` is as long as the packet ([`Packets::packet_len`]); a longer one keeps its rest, a
+    /// shorter one panics.
+    pub fn copy_out(&self, i: usize, out: &mut [u8]) {
+        let out = &mut out[..self.packet_len(i)];
+        // SAFETY: `out` is as long as the packet.
+        unsafe { self.copy_to(i, out.as_mut_ptr()) };
+    }
+
     /// Copy packet `i` out, head and tail.
     ///
     /// # Safety
@@ -182,11 +199,7 @@ impl Packets {
         if len > HEAD {
             // SAFETY: HEAD < len.
             let tail = Segment { ptr: unsafe { ptr.add(HEAD) }, len: (len - HEAD) as u32 };
-            meta.first_segment = self.tails_len as u16;
-            meta.segments = 1;
-            meta.tail_len = tail.len;
-            self.tails[self.tails_len] = tail;
-            self.tails_len += 1;
+            self.push_tail(&mut meta, tail);
         }
         self.finish_push(meta, len);
     }
@@ -218,23 +231,60 @@ impl Packets {
         self.finish_push(meta, head_len + meta.tail_len as usize);
     }
 
-    /// A packet from private memory: `head` is copied (at most [`HEAD`] bytes), `tail` is
-    /// borrowed as it lies.
-    ///
-    /// # Safety
-    /// `tail` is valid for reads until the burst is completed. There is room for a packet and
-    /// a segment.
-    pub(crate) unsafe fn push_private(&mut self, head: &[u8], tail: Segment) {
-        let mut meta = Meta { head_len: head.len() as u16, ..Meta::default() };
-        self.slots[self.len].0[HEADROOM..HEADROOM + head.len()].copy_from_slice(head);
-        if tail.len > 0 {
-            meta.first_segment = self.tails_len as u16;
-            meta.segments = 1;
-            meta.tail_len = tail.len;
-            self.tails[self.tails_len] = tail;
-            self.tails_len += 1;
+    /// Begin an empty burst of packets whose bytes lie in `buffer`, which is kept alive until
+    /// other bytes are lent: this is what makes [`Packets::push_lent`] safe.
+    #[inline]
+    pub(crate) fn lend(&mut self, buffer: &Arc<[u8]>) {
+        self.clear();
+        // The same buffer burst after burst costs a comparison and no locked operation.
+        if !self.lent.as_ref().is_some_and(|held| Arc::ptr_eq(held, buffer)) {
+            self.lent = Some(Arc::clone(buffer));
         }
-        self.finish_push(meta, head.len() + tail.len as usize);
+    }
+
+    /// A packet that is `range` of the lent buffer (which panics if it is not in there, like
+    /// any slice). There is room for a packet, and it is at most [`MAX_PACKET`] long.
+    #[inline]
+    pub(crate) fn push_lent(&mut self, range: Range<usize>) {
+        let bytes = &self.lent.as_deref().unwrap_or_default()[range];
+        let (ptr, len) = (bytes.as_ptr(), bytes.len());
+        // SAFETY: the bytes live as long as `lent` holds their buffer; `lend` forgets all
+        // packets before it lets go. One segment a packet never runs out.
+        unsafe { self.push_contiguous(ptr, len) }
+    }
+
+    /// As [`Packets::push_lent`] of `0..len`, but the packet's first 64 bytes are `line`, as
+    /// little-endian words. The buffer has at least [`HEAD`] bytes, even if the packet is
+    /// shorter.
+    ///
+    /// The line is stored whole and in words, so that nobody later loads across a store that
+    /// has just been made.
+    #[inline(always)]
+    pub(crate) fn push_lent_line(&mut self, line: &[u64; 8], len: usize) {
+        let head = &mut self.slots[self.len].0[HEADROOM..];
+        for (to, word) in head.chunks_exact_mut(8).zip(line) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        let mut meta = Meta { head_len: len.min(HEAD) as u16, ..Meta::default() };
+        if len > LINE {
+            // Whole lines: bytes past the packet's end are never read.
+            let buffer = self.lent.as_deref().unwrap_or_default();
+            head[LINE..].copy_from_slice(&buffer[LINE..HEAD]);
+            if let Some(tail) = buffer[..len].get(HEAD..).filter(|tail| !tail.is_empty()) {
+                let tail = Segment { ptr: tail.as_ptr(), len: tail.len() as u32 };
+                self.push_tail(&mut meta, tail);
+            }
+        }
+        self.finish_push(meta, len);
+    }
+
+    #[inline(always)]
+    fn push_tail(&mut self, meta: &mut Meta, tail: Segment) {
+        meta.first_segment = self.tails_len as u16;
+        meta.segments = 1;
+        meta.tail_len = tail.len;
+        self.tails[self.tails_len] = tail;
+        self.tails_len += 1;
     }
 
     #[inline(always)]
@@ -270,5 +320,78 @@ impl<'q> Burst<'q> {
     pub fn complete(self) {
         self.packets.clear();
         self.source.complete();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(len: usize) -> Arc<[u8]> {
+        (0..len).map(|i| (i * 7 + i / 256) as u8).collect()
+    }
+
+    fn whole(packets: &Packets, i: usize) -> Vec<u8> {
+        let mut out = vec![0; packets.packet_len(i)];
+        packets.copy_out(i, &mut out);
+        out
+    }
+
+    #[test]
+    fn lent_packets_are_the_bytes_of_the_buffer() {
+        let buffer = bytes(70_000);
+        let mut packets = Packets::new();
+        packets.lend(&buffer);
+        let ranges = [0..14, 3..64, 10..202, 10..203, 100..1618, 4465..70_000];
+        for range in &ranges {
+            packets.push_lent(range.clone());
+        }
+        for (i, range) in ranges.iter().enumerate() {
+            assert_eq!(whole(&packets, i), buffer[range.clone()], "{range:?}");
+            assert_eq!(packets.head(i).len(), range.len().min(HEAD));
+        }
+        assert_eq!(packets.bytes(), ranges.iter().map(ExactSizeIterator::len).sum::<usize>());
+    }
+
+    #[test]
+    fn the_line_replaces_the_first_64_bytes() {
+        let buffer = bytes(2000);
+        let line = [0x0706_0504_0302_0100; 8];
+        let mut packets = Packets::new();
+        for len in [14, 60, 64, 65, 191, 192, 193, 1518, 2000] {
+            packets.lend(&buffer);
+            packets.push_lent_line(&line, len);
+            let mut expected = buffer[..len].to_vec();
+            for (i, byte) in expected.iter_mut().take(64).enumerate() {
+                *byte = i as u8 % 8;
+            }
+            assert_eq!(whole(&packets, 0), expected, "{len}");
+        }
+    }
+
+    #[test]
+    fn lending_forgets_the_packets_and_keeps_the_buffer() {
+        let mut packets = Packets::new();
+        packets.lend(&bytes(1000));
+        packets.push_lent(0..1000);
+        assert_eq!(whole(&packets, 0), *bytes(1000));
+        packets.lend(&bytes(10));
+        assert!(packets.is_empty());
+        assert_eq!(packets.tails_len, 0);
+    }
+
+    #[test]
+    fn a_scattered_packet_is_copied_out_in_order() {
+        let buffer = bytes(600);
+        let piece = |range: Range<usize>| {
+            let piece = &buffer[range];
+            Segment { ptr: piece.as_ptr(), len: piece.len() as u32 }
+        };
+        let mut packets = Packets::new();
+        let pieces =
+            [piece(0..1), piece(1..190), piece(190..300), piece(300..300), piece(300..600)];
+        // SAFETY: `buffer` outlives the packets.
+        unsafe { packets.push_scattered(&pieces) };
+        assert_eq!(whole(&packets, 0), *buffer);
     }
 }

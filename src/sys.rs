@@ -1,8 +1,11 @@
 //! The few system calls that no crate in use wraps well: CPU affinity and time.
 //!
-//! Promises: safe functions with checked results. Never keeps state.
+//! Promises: safe functions with checked results. Never keeps state. Sockets are in [`unix`].
+
+pub mod unix;
 
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// Pin the calling thread to one CPU.
@@ -36,6 +39,52 @@ pub fn allowed_cpus() -> io::Result<Vec<usize>> {
     }
     // SAFETY: every index is below CPU_SETSIZE.
     Ok((0..libc::CPU_SETSIZE as usize).filter(|&c| unsafe { libc::CPU_ISSET(c, &set) }).collect())
+}
+
+/// A new epoll instance, owned.
+///
+/// # Errors
+/// The operating system's: no more fds.
+pub fn new_epoll() -> io::Result<OwnedFd> {
+    let fd = epoll::create(true)?;
+    // SAFETY: the descriptor was just made and belongs to nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// SIGINT and SIGTERM, taken by waiting instead of by a handler.
+#[derive(Debug)]
+pub struct Termination(libc::sigset_t);
+
+impl Termination {
+    /// From now on both signals wait for [`Termination::wait`], in this thread and in those
+    /// that it starts later.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn catch() -> io::Result<Self> {
+        // SAFETY: an all-zero sigset_t may be overwritten by sigemptyset.
+        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `set` is writable and outlives the calls; the old mask is not asked for.
+        let rc = unsafe {
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, libc::SIGINT);
+            libc::sigaddset(&raw mut set, libc::SIGTERM);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut())
+        };
+        if rc == 0 { Ok(Termination(set)) } else { Err(io::Error::from_raw_os_error(rc)) }
+    }
+
+    /// Wait for one of the signals, at most `timeout`. True if one came.
+    pub fn wait(&self, timeout: Duration) -> bool {
+        let timeout = libc::timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        // SAFETY: the set and the timeout outlive the call; no details are asked for.
+        unsafe {
+            libc::sigtimedwait(&raw const self.0, std::ptr::null_mut(), &raw const timeout) > 0
+        }
+    }
 }
 
 /// Relates the cycle counter to time: how many ticks a second.

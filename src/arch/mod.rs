@@ -6,11 +6,16 @@
 //! same signatures, `portable` is the plain one that the others are tested against. Called by
 //! `virtio`, `memory`, `packet` and the frontend driver. Never allocates, never fails.
 
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod copy;
 mod step;
 mod word;
 
-#[cfg_attr(any(target_arch = "x86_64", target_arch = "aarch64"), allow(dead_code))]
+// The oracle of the tests where it is not the leaf.
+#[cfg(any(test, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 mod portable;
+#[cfg(test)]
+mod tests;
 
 #[cfg(target_arch = "aarch64")]
 #[path = "aarch64/mod.rs"]
@@ -24,7 +29,11 @@ mod leaf;
 #[cfg(target_endian = "big")]
 compile_error!("ringbridge reads virtio's little-endian fields as they lie: no big-endian hosts");
 
-pub use leaf::{copy, cycles, prefetch_read, prefetch_write};
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub use copy::copy;
+pub use leaf::{cycles, prefetch_read, prefetch_write};
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub use portable::copy;
 pub use step::Step;
 pub use word::{
     Word16, full_fence, load_u16, load_u32, load_u64, load_u128, load_unaligned_u32,

@@ -10,18 +10,15 @@ pub mod pcap;
 pub mod vhost;
 
 use crate::counters::QueueCounters;
-use crate::packet::{BURST, Burst, Packets, Source};
+use crate::packet::{BURST, Burst, Packets};
 use std::sync::Arc;
-
-/// Number of a port, in the order of the command line; generators come after the last.
-pub type PortId = usize;
 
 /// The receiving half of a port, or of one of its queues.
 pub enum RxQueue {
     /// One queue pair of a vhost-user port.
     Vhost(vhost::RxQueue),
-    /// The packets of a file.
-    Pcap(pcap::Reader),
+    /// The packets of a file, and where they are counted.
+    Pcap(pcap::Reader, Arc<QueueCounters>),
     /// Made-up packets.
     Generator(generator::Generator),
 }
@@ -35,8 +32,10 @@ impl RxQueue {
                 queue.receive(packets, max);
                 Burst::new(packets, queue)
             }
-            RxQueue::Pcap(reader) => {
+            RxQueue::Pcap(reader, counters) => {
                 reader.receive(packets, max);
+                counters.packets.add(packets.len() as u64);
+                counters.bytes.add(packets.bytes() as u64);
                 Burst::new(packets, reader)
             }
             RxQueue::Generator(generator) => {
@@ -50,7 +49,7 @@ impl RxQueue {
     pub fn vhost(&mut self) -> Option<&mut vhost::RxQueue> {
         match self {
             RxQueue::Vhost(queue) => Some(queue),
-            RxQueue::Pcap(_) | RxQueue::Generator(_) => None,
+            RxQueue::Pcap(..) | RxQueue::Generator(_) => None,
         }
     }
 }
@@ -59,8 +58,8 @@ impl RxQueue {
 pub enum TxQueue {
     /// All queue pairs of a vhost-user port.
     Vhost(vhost::TxQueue),
-    /// To a file.
-    Pcap(pcap::Writer),
+    /// To a file, and where that is counted.
+    Pcap(pcap::Writer, Arc<QueueCounters>),
     /// Discards, and counts as sent.
     Null(Arc<QueueCounters>),
 }
@@ -71,7 +70,7 @@ impl TxQueue {
     pub fn send(&mut self, packets: &Packets, which: &[u8]) {
         match self {
             TxQueue::Vhost(queue) => queue.send(packets, which),
-            TxQueue::Pcap(writer) => writer.send(packets, which),
+            TxQueue::Pcap(writer, counters) => writer.send(packets, which, counters),
             TxQueue::Null(counters) => {
                 counters.packets.add(which.len() as u64);
                 let bytes = which.iter().map(|&i| packets.packet_len(i as usize) as u64).sum();
@@ -85,7 +84,14 @@ impl TxQueue {
     pub fn room(&mut self) -> usize {
         match self {
             TxQueue::Vhost(queue) => queue.room(),
-            TxQueue::Pcap(_) | TxQueue::Null(_) => BURST,
+            TxQueue::Pcap(..) | TxQueue::Null(_) => BURST,
+        }
+    }
+
+    /// Bring on its way what is still buffered here.
+    pub fn flush(&mut self) {
+        if let TxQueue::Pcap(writer, _) = self {
+            writer.flush();
         }
     }
 
@@ -93,7 +99,7 @@ impl TxQueue {
     pub fn vhost(&mut self) -> Option<&mut vhost::TxQueue> {
         match self {
             TxQueue::Vhost(queue) => Some(queue),
-            TxQueue::Pcap(_) | TxQueue::Null(_) => None,
+            TxQueue::Pcap(..) | TxQueue::Null(_) => None,
         }
     }
 }

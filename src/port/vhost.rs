@@ -46,7 +46,7 @@ impl RxQueue {
         if let Some(ring) = self.ring.as_deref_mut() {
             ring.receive(packets, max, &self.counters);
             if !ring.enabled() && !packets.is_empty() {
-                self.counters.drop(Reason::Disabled, packets.len() as u64);
+                self.counters.lost(Reason::Disabled, packets.len() as u64);
                 packets.clear();
             }
         }
@@ -155,7 +155,7 @@ impl TxQueue {
     fn refuse(&mut self, n: u64) {
         let started = self.pairs.iter().position(|pair| pair.ring.is_some());
         let reason = if started.is_some() { Reason::Disabled } else { Reason::NotConnected };
-        self.pairs[started.unwrap_or(0)].counters.drop(reason, n);
+        self.pairs[started.unwrap_or(0)].counters.lost(reason, n);
     }
 }
 

@@ -1,14 +1,56 @@
-//! skeleton
+//! The control plane of one vhost-user connection (QEMU, docs/interop/vhost-user.rst).
+//!
+//! Promises: [`run_session`] serves one connected frontend until it goes away; after that no
+//! worker has a ring of it, its memory is unmapped and its fds are closed. A ring that a worker
+//! runs is never touched here: for every change it is asked back through [`Rings`], changed,
+//! and started again at the index where it stopped. Called by `control`, which owns sockets and
+//! knows the workers. Only this module knows the `vhost` crate.
+
+mod features;
+mod handler;
+mod refusal;
+mod session;
+#[cfg(test)]
+mod tests;
+mod vring;
+
 use crate::virtio::SplitRing;
+pub use session::run_session;
+
+/// Most queue pairs of a port: messages that carry a ring's fd have 8 bits for its index.
+pub const MAX_QUEUES: u16 = 128;
+/// Most memory regions of a guest (`VHOST_USER_GET_MAX_MEM_SLOTS`).
+pub const MAX_REGIONS: usize = 509;
+
+/// What a port offers its frontends. It depends on configuration only: a frontend that
+/// reconnects must find what it negotiated before.
+#[derive(Debug, Clone)]
+pub struct Device {
+    /// The port's name in log lines.
+    pub name: String,
+    /// Queue pairs: 1 to [`MAX_QUEUES`].
+    pub queues: u16,
+    /// Offer mergeable receive buffers.
+    pub mrg_rxbuf: bool,
+}
+
+/// A running ring did not come back: its worker hangs or has ended. A bug, or the end of the
+/// process; in either case the end of the session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a worker did not give ring {0} back")]
+pub struct RingLost(pub u16);
 
 /// Who runs the rings of a port: the control plane's view of the workers.
 ///
 /// `index` is the virtqueue's: 0, 2, … receive (device to guest), 1, 3, … transmit.
-pub trait Rings: Send {
+pub trait Rings {
     /// Hand a started ring over; from now on a worker owns it.
     fn start(&self, index: u16, ring: Box<SplitRing>);
-    /// Ask for a ring back, between bursts. `None` if there is none.
-    fn stop(&self, index: u16) -> Option<Box<SplitRing>>;
-    /// Enable or disable a ring that a worker owns; nothing happens if there is none.
+    /// Ask for a ring back, between bursts. Only asked for rings that were started.
+    ///
+    /// # Errors
+    /// It did not come.
+    fn stop(&self, index: u16) -> Result<Box<SplitRing>, RingLost>;
+    /// Enable or disable a ring that a worker owns.
     fn enable(&self, index: u16, enabled: bool);
 }

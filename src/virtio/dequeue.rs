@@ -66,7 +66,7 @@ impl SplitRing {
                 Peeked::Chain(desc) => match self.receive_chain(desc, packets, visited) {
                     Received::Packet(cost) => visited += cost,
                     Received::Bad(reason, cost) => {
-                        counters.drop(reason, 1);
+                        counters.lost(reason, 1);
                         visited += cost;
                     }
                     Received::NoRoom => return,

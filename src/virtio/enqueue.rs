@@ -49,7 +49,7 @@ impl SplitRing {
             };
             match self.send_gathered::<H>(packets, i as usize, &mut budget) {
                 Ok(()) => delivered.add(packets.packet_len(i as usize)),
-                Err(reason) => counters.drop(reason, 1),
+                Err(reason) => counters.lost(reason, 1),
             }
             which = rest;
         }

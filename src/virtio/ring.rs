@@ -157,6 +157,11 @@ impl SplitRing {
         self.setup
     }
 
+    /// Entries.
+    pub fn size(&self) -> u16 {
+        self.size
+    }
+
     /// May packets be moved?
     #[inline]
     pub fn enabled(&self) -> bool {
@@ -171,6 +176,11 @@ impl SplitRing {
     /// Where the guest kicks, if it can.
     pub fn kick(&self) -> Option<&File> {
         self.setup.kick.as_ref()
+    }
+
+    /// Poll instead of waiting for kicks.
+    pub fn drop_kick(&mut self) {
+        self.setup.kick = None;
     }
 
     /// Chains that are available, at least `want` if there are as many. `avail.idx` is read
@@ -264,19 +274,19 @@ impl SplitRing {
         idx == self.next_avail
     }
 
-    /// Ask for no more kicks, if any were asked for.
-    #[inline]
-    pub fn disarm(&mut self) {
-        if self.armed {
-            self.armed = false;
+    /// Ask for no more kicks. True if any were asked for.
+    pub fn disarm(&mut self) -> bool {
+        let armed = std::mem::take(&mut self.armed);
+        if armed {
             self.device.disarm();
         }
+        armed
     }
 }
 
 /// Add one to an eventfd. A full counter means that a signal is pending: as good. Anything
 /// else is the frontend's loss.
-fn signal(fd: Option<&File>) {
+pub(crate) fn signal(fd: Option<&File>) {
     if let Some(mut fd) = fd {
         let _ = fd.write(&1u64.to_ne_bytes());
     }

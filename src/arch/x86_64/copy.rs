@@ -1,27 +1,48 @@
-//! Copies to and from guest memory.
+//! x86-64 moves of guest bytes, and the copy above 128 bytes.
 //!
-//! Size classes: up to 16 bytes two overlapping scalar moves, up to 128 overlapping 16-byte
-//! vector moves, above that a loop of vector moves with one overlapped end. Every byte of the
-//! destination is written, none beyond it; a source byte may be read twice where moves
-//! overlap, and the copy then holds one of the values that were there.
+//! Large copies use 32-byte moves where the processor has AVX2: on Zen 3 they take 0.5 to 0.8
+//! of the time of 16-byte ones when the lines come from another core's cache, because more
+//! lines are under way at once. `rep movsb` is not used: it is no faster at any size up to
+//! 9000 bytes, and takes more than ten times as long when the destination lies a little above
+//! the source modulo 4096.
 
+use crate::arch::copy::copy_by_64;
 use std::arch::asm;
 
-macro_rules! move_scalar {
-    ($dst:expr, $src:expr, $reg:literal) => {
+/// # Safety
+/// 4 bytes are readable at `src` and writable at `dst`.
+#[inline(always)]
+pub unsafe fn move4(dst: *mut u8, src: *const u8) {
+    // SAFETY: the caller's contract.
+    unsafe {
         asm!(
-            concat!("mov {t", $reg, "}, [{s}]"),
-            concat!("mov [{d}], {t", $reg, "}"),
-            s = in(reg) $src, d = in(reg) $dst, t = out(reg) _,
+            "mov {t:e}, dword ptr [{s}]",
+            "mov dword ptr [{d}], {t:e}",
+            s = in(reg) src, d = in(reg) dst, t = out(reg) _,
             options(nostack, preserves_flags)
-        )
-    };
+        );
+    }
+}
+
+/// # Safety
+/// 8 bytes are readable at `src` and writable at `dst`.
+#[inline(always)]
+pub unsafe fn move8(dst: *mut u8, src: *const u8) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        asm!(
+            "mov {t}, qword ptr [{s}]",
+            "mov qword ptr [{d}], {t}",
+            s = in(reg) src, d = in(reg) dst, t = out(reg) _,
+            options(nostack, preserves_flags)
+        );
+    }
 }
 
 /// # Safety
 /// 16 bytes are readable at `src` and writable at `dst`.
 #[inline(always)]
-unsafe fn move16(dst: *mut u8, src: *const u8) {
+pub unsafe fn move16(dst: *mut u8, src: *const u8) {
     // SAFETY: the caller's contract; SSE2 is part of the baseline.
     unsafe {
         asm!(
@@ -36,7 +57,7 @@ unsafe fn move16(dst: *mut u8, src: *const u8) {
 /// # Safety
 /// 64 bytes are readable at `src` and writable at `dst`.
 #[inline(always)]
-unsafe fn move64(dst: *mut u8, src: *const u8) {
+pub unsafe fn move64(dst: *mut u8, src: *const u8) {
     // SAFETY: the caller's contract; SSE2 is part of the baseline.
     unsafe {
         asm!(
@@ -56,52 +77,50 @@ unsafe fn move64(dst: *mut u8, src: *const u8) {
 }
 
 /// # Safety
-/// As [`copy`], with `len <= 16`.
-#[inline(always)]
-unsafe fn copy_to_16(dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: every move lies within `len` bytes, which the caller vouches for.
-    unsafe {
-        if len >= 8 {
-            move_scalar!(dst, src, "");
-            move_scalar!(dst.add(len - 8), src.add(len - 8), "");
-        } else if len >= 4 {
-            move_scalar!(dst, src, ":e");
-            move_scalar!(dst.add(len - 4), src.add(len - 4), ":e");
-        } else {
-            for i in 0..len {
-                dst.add(i).write_volatile(src.add(i).read_volatile());
-            }
-        }
+/// As `arch::copy`, with `len > 128`.
+// Out of line: the vector registers that it clobbers are the caller's to save anyway.
+#[inline(never)]
+pub unsafe fn copy_large(dst: *mut u8, src: *const u8, len: usize) {
+    // The answer is cached by the standard library: one load, two branches that never change.
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: the caller's contract, and AVX2 is there.
+        unsafe { copy_avx2(dst, src, len) }
+    } else {
+        // SAFETY: the caller's contract.
+        unsafe { copy_by_64(dst, src, len) }
     }
 }
 
-/// Copy `len` bytes.
-///
 /// # Safety
-/// `src` is valid for reads and `dst` for writes of `len` bytes, and they do not overlap.
-/// Either may be guest memory that somebody else writes meanwhile.
-#[inline]
-pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: every move lies within `len` bytes, which the caller vouches for.
+/// As `arch::copy`, with `len > 64`, on a processor with AVX2.
+#[inline(always)]
+pub(in crate::arch) unsafe fn copy_avx2(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: each turn of the loop moves 64 bytes while more than 64 are left; the last 1 to
+    // 64 are the end of a move that reaches back over bytes already copied. vzeroupper destroys
+    // the upper half of all sixteen registers, so all are declared.
     unsafe {
-        if len <= 16 {
-            return copy_to_16(dst, src, len);
-        }
-        if len < 64 {
-            move16(dst, src);
-            if len > 32 {
-                move16(dst.add(16), src.add(16));
-                move16(dst.add(len - 32), src.add(len - 32));
-            }
-            return move16(dst.add(len - 16), src.add(len - 16));
-        }
-        let mut done = 0;
-        while done + 64 <= len {
-            move64(dst.add(done), src.add(done));
-            done += 64;
-        }
-        if done < len {
-            move64(dst.add(len - 64), src.add(len - 64));
-        }
+        asm!(
+            "2:",
+            "vmovups ymm0, [{s}]",
+            "vmovups ymm1, [{s} + 32]",
+            "vmovups [{d}], ymm0",
+            "vmovups [{d} + 32], ymm1",
+            "add {s}, 64",
+            "add {d}, 64",
+            "sub {n}, 64",
+            "cmp {n}, 64",
+            "ja 2b",
+            "vmovups ymm0, [{s} + {n} - 64]",
+            "vmovups ymm1, [{s} + {n} - 32]",
+            "vmovups [{d} + {n} - 64], ymm0",
+            "vmovups [{d} + {n} - 32], ymm1",
+            "vzeroupper",
+            s = inout(reg) src => _, d = inout(reg) dst => _, n = inout(reg) len => _,
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+            out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+            out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+            out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+            options(nostack)
+        );
     }
 }

@@ -1,36 +1,20 @@
-//! x86-64: total store order makes acquire and release plain moves; a locked operation on the
-//! stack is the full fence; copies are vector moves in inline assembly, because guest memory
-//! may change under them.
+//! x86-64: a locked operation on the stack is the full fence; copies are vector moves in inline
+//! assembly, because guest memory may change under them. (Total store order makes acquire and
+//! release plain moves: the language's own atomics in `word` compile to them.)
 
-mod copy;
+pub(super) mod copy;
 
-pub use copy::copy;
+pub use copy::{copy_large, move4, move8, move16, move64};
 use std::arch::{asm, x86_64};
-use std::sync::atomic::{AtomicU16, Ordering};
-
-/// # Safety
-/// `ptr` is valid for reads and aligned to 2.
-#[inline]
-pub unsafe fn load_acquire(ptr: *const u16) -> u16 {
-    // SAFETY: the caller's contract; the atomic is only read.
-    unsafe { AtomicU16::from_ptr(ptr.cast_mut()) }.load(Ordering::Acquire)
-}
-
-/// # Safety
-/// `ptr` is valid for writes and aligned to 2.
-#[inline]
-pub unsafe fn store_release(ptr: *mut u16, value: u16) {
-    // SAFETY: the caller's contract.
-    unsafe { AtomicU16::from_ptr(ptr) }.store(value, Ordering::Release);
-}
 
 /// A locked read-modify-write of the stack's top line: cheaper than `mfence`, as strong for
 /// ordinary memory.
 #[inline]
 pub fn full_fence() {
-    // SAFETY: ors zero into the word on top of the stack, which keeps its value. The block is not
-    // `nostack`, so the compiler leaves no red zone there, and memory accesses stay around it.
-    unsafe { asm!("lock or dword ptr [rsp], 0", options()) }
+    // SAFETY: ors zero into the word on top of the stack, which keeps its value, atomically. It
+    // pushes nothing and stays out of the red zone below. Not `nomem`: the compiler moves no
+    // memory access across it. Flags are not preserved and not declared so.
+    unsafe { asm!("lock or dword ptr [rsp], 0", options(nostack)) }
 }
 
 /// Bring a line in to read it.

@@ -1,0 +1,314 @@
+//! The sockets of the vhost ports: one thread each, one frontend at a time.
+//!
+//! Promises: [`VhostPort::open`] binds at once and says what is wrong in one line; after that
+//! any number of frontends come and go, on a port that listens and on one that connects, until
+//! [`VhostPort::stop`], which returns within seconds whatever a frontend does. A frontend that
+//! connects while another one is served waits in the socket's backlog until that one is gone.
+//! Called by `run`; hands each connection to `vhost_user`.
+
+#![forbid(unsafe_code)]
+
+mod rings;
+mod socket;
+
+use crate::config::VhostSpec;
+use crate::sys::unix;
+use crate::vhost_user::{Device, MAX_QUEUES, Rings, run_session};
+pub use rings::PortRings;
+use socket::SocketFile;
+use std::io::{self, ErrorKind};
+use std::net::Shutdown;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
+use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
+
+/// A port that connects waits this long before it tries again, …
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+/// … then longer and longer, up to this.
+const LAST_RETRY: Duration = Duration::from_secs(1);
+/// Pause after an `accept` that failed for want of fds or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+/// How long a port's thread may take to end.
+const END: Duration = Duration::from_secs(10);
+
+/// Why a port could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The path does not fit into a socket address.
+    #[error("{path} is {len} bytes long, and the path of a socket has at most 107", path = .path.display())]
+    TooLong {
+        /// The path.
+        path: PathBuf,
+        /// Its bytes.
+        len: usize,
+    },
+    /// Another process serves this socket.
+    #[error("{path} is in use: another process listens on it", path = .path.display())]
+    Live {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// There is something else.
+    #[error("{path} exists and is not a socket; it is left alone", path = .path.display())]
+    NotSocket {
+        /// What there is.
+        path: PathBuf,
+    },
+    /// Nowhere to put the socket.
+    #[error("the directory {directory} does not exist", directory = .directory.display())]
+    NoDirectory {
+        /// Where the socket should be.
+        directory: PathBuf,
+    },
+    /// Not allowed there.
+    #[error("no permission to create the socket {path}, or to replace it", path = .path.display())]
+    Denied {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// `mode=` or `owner=` failed.
+    #[error("cannot set the mode and owner of {path}", path = .path.display())]
+    Permissions {
+        /// The socket.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// Anything else about the socket.
+    #[error("cannot create the socket {path}", path = .path.display())]
+    Create {
+        /// The socket.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// Messages have 8 bits for the index of a ring.
+    #[error("{0} queue pairs, and a vhost port has 1 to 128")]
+    Queues(u16),
+    /// No more threads or fds.
+    #[error("cannot start the thread of a vhost port")]
+    System(#[from] io::Error),
+}
+
+/// An open vhost port. Dropping it is as good as [`VhostPort::stop`].
+#[derive(Debug)]
+pub struct VhostPort {
+    name: String,
+    stop: Arc<Stop>,
+    socket: Option<SocketFile>,
+    thread: Option<JoinHandle<()>>,
+    /// Hangs up when the thread ends.
+    ended: mpsc::Receiver<()>,
+}
+
+impl VhostPort {
+    /// Bind the socket (unless the port connects) and serve frontends on a thread of its own.
+    /// `name` stands in log lines; `rings` leads to the workers, which should run by now or
+    /// soon: a session waits for their answers.
+    ///
+    /// # Errors
+    /// What is wrong with the socket, for the operator.
+    pub fn open<R>(name: &str, spec: &VhostSpec, rings: R) -> Result<Self, OpenError>
+    where
+        R: Rings + Send + 'static,
+    {
+        if !(1..=MAX_QUEUES).contains(&spec.queues) {
+            return Err(OpenError::Queues(spec.queues));
+        }
+        let stop = Arc::new(Stop::new()?);
+        let (socket, source) = if spec.client {
+            socket::check_path(&spec.path)?;
+            (None, Source::Connect(spec.path.clone()))
+        } else {
+            let (socket, listener) = SocketFile::bind(spec)?;
+            (Some(socket), Source::listen(listener, &stop)?)
+        };
+        let name = name.to_string();
+        let device = Device { name: name.clone(), queues: spec.queues, mrg_rxbuf: spec.mrg_rxbuf };
+        let server = Server { device, rings, stop: Arc::clone(&stop) };
+        let (running, ended) = mpsc::channel();
+        let thread = std::thread::Builder::new().name("vhost".into()).spawn(move || {
+            let _running = running;
+            match source {
+                Source::Listen(listener, epoll) => server.accept(&listener, &epoll),
+                Source::Connect(path) => server.connect(&path),
+            }
+        })?;
+        Ok(VhostPort { name, stop, socket, thread: Some(thread), ended })
+    }
+
+    /// Disconnect the frontend, take its rings back, remove the socket.
+    pub fn stop(self) {
+        drop(self);
+    }
+}
+
+impl Drop for VhostPort {
+    fn drop(&mut self) {
+        // While the listener lives, so that the file can be told from one in its place.
+        self.socket = None;
+        self.stop.stop();
+        let ended = self.ended.recv_timeout(END) == Err(mpsc::RecvTimeoutError::Disconnected);
+        let thread = self.thread.take().filter(|_| ended);
+        if thread.is_none_or(|thread| thread.join().is_err()) {
+            tracing::error!("{}: the port's thread did not end as it should", self.name);
+        }
+    }
+}
+
+/// Where frontends come from.
+enum Source {
+    Listen(UnixListener, Epoll),
+    Connect(PathBuf),
+}
+
+impl Source {
+    fn listen(listener: UnixListener, stop: &Stop) -> io::Result<Self> {
+        let epoll = Epoll::new()?;
+        for fd in [listener.as_raw_fd(), stop.wake.as_raw_fd()] {
+            epoll.ctl(ControlOperation::Add, fd, EpollEvent::new(EventSet::IN, 0))?;
+        }
+        Ok(Source::Listen(listener, epoll))
+    }
+}
+
+/// What the port's thread owns.
+struct Server<R> {
+    device: Device,
+    rings: R,
+    stop: Arc<Stop>,
+}
+
+impl<R: Rings> Server<R> {
+    /// Serve whoever connects, one after the other, until the port is stopped.
+    fn accept(&self, listener: &UnixListener, epoll: &Epoll) {
+        let mut failing = false;
+        while !self.stop.stopping() {
+            let error = match listener.accept() {
+                Ok((stream, _)) => {
+                    failing = false;
+                    self.serve(stream);
+                    continue;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    match epoll.wait(-1, &mut [EpollEvent::default()]) {
+                        Ok(_) => continue,
+                        Err(error) => error,
+                    }
+                }
+                Err(error) => error,
+            };
+            match error.kind() {
+                // The frontend has given up, or a signal came.
+                ErrorKind::ConnectionAborted | ErrorKind::Interrupted => {}
+                // Out of fds or memory: it will pass, and the frontend waits in the backlog.
+                _ => {
+                    if !failing {
+                        tracing::warn!("{}: cannot accept: {error}", self.device.name);
+                    }
+                    failing = true;
+                    self.stop.pause(ACCEPT_PAUSE);
+                }
+            }
+        }
+    }
+
+    /// Connect, serve, connect again, until the port is stopped.
+    fn connect(&self, path: &Path) {
+        let name = &self.device.name;
+        let mut pause = FIRST_RETRY;
+        let mut waiting = false;
+        while !self.stop.stopping() {
+            match unix::connect(path) {
+                Ok(stream) => {
+                    self.serve(stream);
+                    waiting = false;
+                    pause = FIRST_RETRY;
+                }
+                Err(error) => {
+                    if !waiting {
+                        tracing::info!("{name}: waiting for {}: {error}", path.display());
+                    }
+                    waiting = true;
+                }
+            }
+            self.stop.pause(pause);
+            pause = (pause * 2).min(LAST_RETRY);
+        }
+    }
+
+    fn serve(&self, stream: UnixStream) {
+        let stream = Arc::new(stream);
+        if self.stop.begin(&stream) {
+            run_session(&stream, &self.device, &self.rings);
+            self.stop.end();
+        }
+    }
+}
+
+/// How a port's thread is told to end, whatever it waits for.
+#[derive(Debug)]
+struct Stop {
+    state: Mutex<StopState>,
+    stopped: Condvar,
+    /// Readable once the port is to stop.
+    wake: EventFd,
+}
+
+#[derive(Debug, Default)]
+struct StopState {
+    stopping: bool,
+    /// The connection that is served.
+    session: Option<Arc<UnixStream>>,
+}
+
+impl Stop {
+    fn new() -> io::Result<Self> {
+        let wake = EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC)?;
+        Ok(Stop { state: Mutex::default(), stopped: Condvar::new(), wake })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, StopState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stop(&self) {
+        let mut state = self.lock();
+        state.stopping = true;
+        if let Some(session) = &state.session {
+            // It fails if the frontend was faster.
+            let _ = session.shutdown(Shutdown::Both);
+        }
+        self.stopped.notify_all();
+        // An eventfd with room for 2^64 - 2 more.
+        let _ = self.wake.write(1);
+    }
+
+    fn stopping(&self) -> bool {
+        self.lock().stopping
+    }
+
+    /// Wait, but not beyond the stop.
+    fn pause(&self, time: Duration) {
+        let waited = self.stopped.wait_timeout_while(self.lock(), time, |s| !s.stopping);
+        drop(waited);
+    }
+
+    /// A connection is served from now on; false if it is too late for that.
+    fn begin(&self, stream: &Arc<UnixStream>) -> bool {
+        let mut state = self.lock();
+        state.session = Some(Arc::clone(stream)).filter(|_| !state.stopping);
+        state.session.is_some()
+    }
+
+    fn end(&self) {
+        self.lock().session = None;
+    }
+}

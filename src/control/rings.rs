@@ -1,0 +1,64 @@
+//! A port's rings, as far away as the inboxes of the workers that run them.
+//!
+//! Promises: a worker that does not answer is waited for once, not once a ring. Used by
+//! `vhost_user` through its trait; made by `run`, which knows which worker has which queue.
+
+#![forbid(unsafe_code)]
+
+use crate::vhost_user::{RingLost, Rings};
+use crate::virtio::SplitRing;
+use crate::worker::{Command, Inbox, PortId};
+use std::cell::Cell;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+/// How long a worker may take to give a ring back. It looks into its inbox once a loop, which
+/// is microseconds.
+const ANSWER: Duration = Duration::from_secs(5);
+/// How long one may that has failed to do so before.
+const HUNG_ANSWER: Duration = Duration::from_millis(10);
+
+/// The rings of one vhost port.
+pub struct PortRings {
+    port: PortId,
+    to_guest: Owner,
+    from_guest: Owner,
+}
+
+struct Owner {
+    inbox: Arc<Inbox>,
+    hung: Cell<bool>,
+}
+
+impl PortRings {
+    /// `to_guest` is the inbox of the worker that sends to `port`: it gets the guest's receive
+    /// rings (even indices); `from_guest` that of the worker that receives from it.
+    pub fn new(port: PortId, to_guest: Arc<Inbox>, from_guest: Arc<Inbox>) -> Self {
+        let owner = |inbox| Owner { inbox, hung: Cell::new(false) };
+        PortRings { port, to_guest: owner(to_guest), from_guest: owner(from_guest) }
+    }
+
+    fn owner(&self, index: u16) -> &Owner {
+        if index.is_multiple_of(2) { &self.to_guest } else { &self.from_guest }
+    }
+}
+
+impl Rings for PortRings {
+    fn start(&self, index: u16, ring: Box<SplitRing>) {
+        self.owner(index).inbox.post(Command::StartRing { port: self.port, index, ring });
+    }
+
+    fn stop(&self, index: u16) -> Result<Box<SplitRing>, RingLost> {
+        let owner = self.owner(index);
+        let (reply, answer) = mpsc::channel();
+        owner.inbox.post(Command::StopRing { port: self.port, index, reply });
+        let limit = if owner.hung.get() { HUNG_ANSWER } else { ANSWER };
+        let answer = answer.recv_timeout(limit);
+        owner.hung.set(matches!(answer, Err(mpsc::RecvTimeoutError::Timeout)));
+        answer.ok().flatten().ok_or(RingLost(index))
+    }
+
+    fn enable(&self, index: u16, enabled: bool) {
+        self.owner(index).inbox.post(Command::EnableRing { port: self.port, index, enabled });
+    }
+}

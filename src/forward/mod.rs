@@ -1,0 +1,104 @@
+//! Forwarding: what happens to the packets of a burst, by testpmd's modes.
+//!
+//! Promises: a [`Forwarder`] sees packets, edits their heads and names an output for each in
+//! [`Outputs`]; it never sees a port or a queue and never blocks or allocates. The worker that
+//! called it sends each run of packets to its output. Ports are paired 0-1, 2-3, …; one port
+//! alone is paired with itself.
+
+#![forbid(unsafe_code)]
+
+mod icmpecho;
+mod io;
+mod mac;
+mod outputs;
+
+use crate::config::ForwardMode;
+use crate::packet::Packets;
+use crate::wire::Mac;
+
+pub use outputs::{Output, Outputs};
+
+/// Number of a port, in the order of the command line.
+pub type PortId = usize;
+
+/// Decides where packets go.
+pub trait Forwarder: Send {
+    /// Look at all `packets` received from port `from`, edit what is to be edited and answer
+    /// each in `out`, which has as many entries (see [`Outputs::begin`]).
+    fn forward(&mut self, from: PortId, packets: &mut Packets, out: &mut Outputs);
+}
+
+/// The forwarder of a mode, for `ports` ports.
+pub fn new(mode: ForwardMode, ports: usize) -> Box<dyn Forwarder> {
+    match mode {
+        ForwardMode::Io => Box::new(io::Io { ports }),
+        ForwardMode::Mac => Box::new(mac::SetMacs { ports }),
+        ForwardMode::MacSwap => Box::new(mac::SwapMacs { ports }),
+        ForwardMode::RxOnly => Box::new(io::RxOnly),
+        ForwardMode::TxOnly => Box::new(io::TxOnly { ports }),
+        ForwardMode::IcmpEcho => Box::new(icmpecho::IcmpEcho),
+    }
+}
+
+/// The port that `port` of `ports` is paired with.
+pub fn paired(port: PortId, ports: usize) -> PortId {
+    let other = port ^ 1;
+    if other < ports { other } else { port }
+}
+
+/// The MAC address that port `port` of the bridge has as its own: locally administered,
+/// `02:72:62` ("rb") and the number of the port.
+pub fn own_mac(port: PortId) -> Mac {
+    let [.., a, b, c] = port.to_be_bytes();
+    [0x02, 0x72, 0x62, a, b, c]
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    /// A burst of these frames.
+    pub fn burst(frames: &[Vec<u8>]) -> Packets {
+        let buffer: Arc<[u8]> = frames.concat().into();
+        let mut packets = Packets::new();
+        packets.lend(&buffer);
+        let mut at = 0;
+        for frame in frames {
+            packets.push_lent(at..at + frame.len());
+            at += frame.len();
+        }
+        packets
+    }
+
+    /// Packet `i`, head and tail.
+    pub fn whole(packets: &Packets, i: usize) -> Vec<u8> {
+        let mut out = vec![0; packets.packet_len(i)];
+        packets.copy_out(i, &mut out);
+        out
+    }
+
+    /// Forward `packets`, and what became of each.
+    pub fn forward(
+        forwarder: &mut dyn Forwarder,
+        from: PortId,
+        packets: &mut Packets,
+    ) -> Vec<Output> {
+        let mut out = Outputs::new();
+        out.begin(packets.len());
+        forwarder.forward(from, packets, &mut out);
+        out.runs().flat_map(|(range, output)| range.map(move |_| output)).collect()
+    }
+
+    #[test]
+    fn ports_are_paired() {
+        assert_eq!([0, 1, 2, 3].map(|port| paired(port, 4)), [1, 0, 3, 2]);
+        assert_eq!(paired(0, 1), 0);
+    }
+
+    #[test]
+    fn own_macs_are_local_unicast_and_distinct() {
+        assert_eq!(own_mac(0), [0x02, 0x72, 0x62, 0, 0, 0]);
+        assert_eq!(own_mac(0x0102), [0x02, 0x72, 0x62, 0, 1, 2]);
+    }
+}

@@ -1,0 +1,257 @@
+//! Packets from a capture file, and to one (classic pcap, Ethernet).
+//!
+//! Promises: the input is read into memory when it is opened, so the datapath never reads a
+//! file; at its end the reader yields no packets or starts over. The output is buffered and
+//! reaches the file at least once a second while packets are sent, and whenever
+//! [`Writer::flush`] is called (before a worker sleeps, and at the end). An output that fails
+//! is logged once; from then on its packets are counted as [`Reason::OutputError`]. A slow disk
+//! does stall the worker: this port is for tests and captures, not for speed.
+
+#![forbid(unsafe_code)]
+
+use crate::counters::{QueueCounters, Reason};
+use crate::packet::{BURST, BURST_BYTES, MAX_PACKET, MIN_PACKET, Packets, Source};
+use pcap_file::pcap::{PcapHeader, PcapParser};
+use pcap_file::{DataLink, Endianness, PcapError};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How often the output reaches the file, at least.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Why a capture file could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum PcapOpenError {
+    /// The input could not be read.
+    #[error("cannot read {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The output could not be created.
+    #[error("cannot write {path}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The newer format.
+    #[error("{path} is a pcapng file; convert it: tcpdump -r {path} -w OUT.pcap")]
+    PcapNg {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Something else.
+    #[error("{path} is not a pcap file")]
+    NotPcap {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Packets of another kind than Ethernet's.
+    #[error("{path} has link type {link}; only Ethernet (1) can be sent")]
+    LinkType {
+        /// The file.
+        path: PathBuf,
+        /// Its link type, as registered by tcpdump.org.
+        link: u32,
+    },
+}
+
+/// The receive half: the packets of a file.
+#[derive(Debug)]
+pub struct Reader {
+    file: Arc<[u8]>,
+    frames: Vec<Range<usize>>,
+    next: usize,
+    repeat: bool,
+    refused: [(Reason, u64); 2],
+}
+
+impl Reader {
+    /// Read `path` whole; start over at its end if `repeat`.
+    ///
+    /// Frames shorter than 14 or longer than 65535 bytes are left out ([`Reader::refused`]); a
+    /// file that ends within a packet is used up to there. Both are logged.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not what we can send.
+    pub fn open(path: &Path, repeat: bool) -> Result<Self, PcapOpenError> {
+        let file = std::fs::read(path)
+            .map_err(|source| PcapOpenError::Read { path: path.into(), source })?;
+        if file.starts_with(&[0x0A, 0x0D, 0x0D, 0x0A]) {
+            return Err(PcapOpenError::PcapNg { path: path.into() });
+        }
+        let (mut rest, parser) =
+            PcapParser::new(&file).map_err(|_| PcapOpenError::NotPcap { path: path.into() })?;
+        let link = parser.header().datalink;
+        if link != DataLink::ETHERNET {
+            return Err(PcapOpenError::LinkType { path: path.into(), link: link.into() });
+        }
+        let mut frames = Vec::new();
+        let mut refused = [(Reason::Runt, 0), (Reason::TooLong, 0)];
+        while !rest.is_empty() {
+            let Ok((after, packet)) = parser.next_raw_packet(rest) else {
+                let usable = frames.len();
+                tracing::warn!("{} ends within a packet; {usable} are used", path.display());
+                break;
+            };
+            let end = file.len() - after.len();
+            match packet.data.len() {
+                ..MIN_PACKET => refused[0].1 += 1,
+                MIN_PACKET..=MAX_PACKET => frames.push(end - packet.data.len()..end),
+                _ => refused[1].1 += 1,
+            }
+            rest = after;
+        }
+        let left_out = refused[0].1 + refused[1].1;
+        if left_out > 0 {
+            let path = path.display();
+            tracing::warn!("{path}: {left_out} frames are not of 14 to 65535 bytes, left out");
+        }
+        Ok(Reader { file: file.into(), frames, next: 0, repeat, refused })
+    }
+
+    /// How many frames of the file are left out, and why.
+    pub fn refused(&self) -> [(Reason, u64); 2] {
+        self.refused
+    }
+
+    /// The next packets, up to `max`, in `packets`, which is cleared.
+    pub fn receive(&mut self, packets: &mut Packets, max: usize) {
+        packets.lend(&self.file);
+        while packets.len() < max.min(BURST) && packets.bytes() < BURST_BYTES {
+            if self.next == self.frames.len() && self.repeat {
+                self.next = 0;
+            }
+            let Some(frame) = self.frames.get(self.next) else { return };
+            packets.push_lent(frame.clone());
+            self.next += 1;
+        }
+    }
+}
+
+impl Source for Reader {
+    fn complete(&mut self) {
+        // The file stays in memory.
+    }
+}
+
+/// The transmit half: packets into a file, or into nothing.
+#[derive(Debug)]
+pub struct Writer {
+    output: Option<Output>,
+}
+
+#[derive(Debug)]
+struct Output {
+    path: PathBuf,
+    file: BufWriter<File>,
+    frame: Vec<u8>,
+    flushed: Instant,
+    failed: bool,
+}
+
+impl Writer {
+    /// Create `path`, or replace what is there; without one, what is sent is discarded and
+    /// counted as sent.
+    ///
+    /// # Errors
+    /// The file cannot be created.
+    pub fn create(path: Option<&Path>) -> Result<Self, PcapOpenError> {
+        Ok(Writer { output: path.map(Output::create).transpose()? })
+    }
+
+    /// Send the packets that `which` numbers and count them.
+    pub fn send(&mut self, packets: &Packets, which: &[u8], counters: &QueueCounters) {
+        let numbers = which.iter().map(|&i| i as usize);
+        let Some(output) = &mut self.output else {
+            counters.packets.add(which.len() as u64);
+            counters.bytes.add(numbers.map(|i| packets.packet_len(i) as u64).sum());
+            return;
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        for i in numbers {
+            if output.write(packets, i, now) {
+                counters.packets.add(1);
+                counters.bytes.add(packets.packet_len(i) as u64);
+            } else {
+                counters.lost(Reason::OutputError, 1);
+            }
+        }
+        if output.flushed.elapsed() >= FLUSH_INTERVAL {
+            output.flush();
+        }
+    }
+
+    /// Bring everything sent so far to the file.
+    pub fn flush(&mut self) {
+        if let Some(output) = &mut self.output {
+            output.flush();
+        }
+    }
+}
+
+impl Output {
+    fn create(path: &Path) -> Result<Self, PcapOpenError> {
+        let refused = |source| PcapOpenError::Write { path: path.into(), source };
+        let mut file = BufWriter::new(File::create(path).map_err(refused)?);
+        let header = PcapHeader { endianness: Endianness::native(), ..PcapHeader::default() };
+        header.write_to(&mut file).map_err(|error| refused(io_error(error)))?;
+        let frame = vec![0; MAX_PACKET];
+        Ok(Output { path: path.into(), file, frame, flushed: Instant::now(), failed: false })
+    }
+
+    /// Write packet `i`, sent at `now`; false if it is lost.
+    fn write(&mut self, packets: &Packets, i: usize, now: Duration) -> bool {
+        // After a failure the file may end within a packet: nothing may follow.
+        if self.failed {
+            return false;
+        }
+        let frame = &mut self.frame[..packets.packet_len(i)];
+        packets.copy_out(i, frame);
+        let len = frame.len() as u32;
+        // Seconds (until 2106), microseconds, bytes here, bytes on the wire: in the order of
+        // bytes that the file's header has.
+        let record = [now.as_secs() as u32, now.subsec_micros(), len, len].map(u32::to_ne_bytes);
+        let result = self.file.write_all(record.as_flattened());
+        let result = result.and_then(|()| self.file.write_all(frame));
+        self.check(&result)
+    }
+
+    fn flush(&mut self) {
+        self.flushed = Instant::now();
+        if !self.failed {
+            let result = self.file.flush();
+            self.check(&result);
+        }
+    }
+
+    /// Note and log the first failure.
+    fn check(&mut self, result: &io::Result<()>) -> bool {
+        if let Err(error) = result {
+            self.failed = true;
+            tracing::error!("cannot write {}: {error}; its packets are lost", self.path.display());
+        }
+        result.is_ok()
+    }
+}
+
+/// The I/O error within: writing has no other.
+fn io_error(error: PcapError) -> io::Error {
+    match error {
+        PcapError::IoError(error) => error,
+        other => io::Error::other(other),
+    }
+}
+
+#[cfg(test)]
+mod tests;

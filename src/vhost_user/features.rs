@@ -1,0 +1,66 @@
+//! Which features are offered, and what they are called.
+//!
+//! Promises: the offer depends on configuration only. Used by `handler`.
+
+use super::Device;
+use vhost::vhost_user::{VhostUserProtocolFeatures, VhostUserVirtioFeatures};
+use virtio_bindings::virtio_config::{VIRTIO_F_ANY_LAYOUT, VIRTIO_F_IN_ORDER, VIRTIO_F_VERSION_1};
+use virtio_bindings::virtio_net::{VIRTIO_NET_F_CTRL_VQ, VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF};
+use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
+
+/// `VHOST_USER_F_PROTOCOL_FEATURES`: rings start disabled and are enabled by message.
+pub(super) const PROTOCOL_FEATURES: u64 = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
+
+const NAMES: [(u64, &str); 9] = [
+    (1 << VIRTIO_NET_F_MRG_RXBUF, "MRG_RXBUF"),
+    // The control queue is the frontend's to serve; its index is never ours.
+    (1 << VIRTIO_NET_F_CTRL_VQ, "CTRL_VQ"),
+    (1 << VIRTIO_NET_F_MQ, "MQ"),
+    (1 << VIRTIO_F_ANY_LAYOUT, "ANY_LAYOUT"),
+    (1 << VIRTIO_RING_F_INDIRECT_DESC, "INDIRECT_DESC"),
+    (1 << VIRTIO_RING_F_EVENT_IDX, "EVENT_IDX"),
+    (PROTOCOL_FEATURES, "PROTOCOL_FEATURES"),
+    (1 << VIRTIO_F_VERSION_1, "VERSION_1"),
+    (1 << VIRTIO_F_IN_ORDER, "IN_ORDER"),
+];
+
+/// The virtio features of `device`, bit by bit.
+pub(super) fn offered(device: &Device) -> u64 {
+    let all = NAMES.iter().fold(0, |mask, (bit, _)| mask | bit);
+    if device.mrg_rxbuf { all } else { all & !(1 << VIRTIO_NET_F_MRG_RXBUF) }
+}
+
+/// The vhost-user protocol features, the same for every device.
+pub(super) fn protocol() -> VhostUserProtocolFeatures {
+    VhostUserProtocolFeatures::MQ
+        | VhostUserProtocolFeatures::REPLY_ACK
+        | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
+        | VhostUserProtocolFeatures::RESET_DEVICE
+}
+
+/// The names of offered features, for a log line.
+pub(super) fn names(features: u64) -> String {
+    let set = NAMES.iter().filter(|(bit, _)| features & bit != 0);
+    set.map(|(_, name)| *name).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_offer_is_pinned() {
+        let device = |mrg_rxbuf, queues| Device { name: String::new(), queues, mrg_rxbuf };
+        assert_eq!(offered(&device(true, 1)), 0x9_7842_8000);
+        assert_eq!(offered(&device(true, 8)), 0x9_7842_8000);
+        assert_eq!(offered(&device(false, 1)), 0x9_7842_0000);
+        assert_eq!(protocol().bits(), 1 << 0 | 1 << 3 | 1 << 13 | 1 << 15);
+    }
+
+    #[test]
+    fn names_are_given_in_the_order_of_the_bits() {
+        assert!(NAMES.is_sorted());
+        assert_eq!(names(1 << 32 | 1 << 15), "MRG_RXBUF VERSION_1");
+        assert_eq!(names(0), "");
+    }
+}

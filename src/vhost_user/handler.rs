@@ -1,0 +1,380 @@
+//! What each message of a connection does.
+//!
+//! Promises: a message that concerns a running ring asks it back, changes it, and starts it
+//! again if nothing is wrong; a message that is refused leaves the rings it concerns stopped,
+//! is logged in one line, and answered if an answer was asked for. Called by the `vhost` crate
+//! for decoded messages and by `session`.
+
+use super::refusal::{Outcome, Refusal};
+use super::vring::{Context, Stopped, Vring};
+use super::{Device, MAX_REGIONS, Rings, features};
+use crate::memory::{GuestMemory, RegionSpec};
+use crate::sys::unix;
+use crate::virtio::{RingAddresses, ring};
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
+    VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig,
+    VhostUserSharedMsg, VhostUserSingleMemoryRegion, VhostUserVringAddrFlags, VhostUserVringState,
+};
+use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
+
+/// The state of one connection.
+pub(super) struct Handler<'a, R> {
+    cx: Context<'a, R>,
+    rings: Vec<Vring>,
+    /// Acknowledged protocol features.
+    protocol: u64,
+}
+
+impl<'a, R: Rings> Handler<'a, R> {
+    pub fn new(device: &'a Device, workers: &'a R) -> Self {
+        let cx = Context { device, workers, memory: None, features: 0 };
+        let rings = (0..2 * device.queues).map(Vring::new).collect();
+        Handler { cx, rings, protocol: 0 }
+    }
+
+    /// Does the frontend know that it can ask for an answer to any message?
+    pub fn answers(&self) -> bool {
+        self.protocol & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0
+    }
+
+    /// The connection has ended: give everything back.
+    pub fn finish(&mut self) {
+        for mut ring in self.rings.drain(..) {
+            // One that does not come back does not keep the others from it.
+            if let Err(lost) = ring.take_back(&self.cx) {
+                tracing::error!("{}: {lost}", self.cx.device.name);
+            }
+        }
+        self.cx.memory = None;
+    }
+
+    /// A memory table came that the crate refused.
+    pub fn refuse_table(&mut self) -> Result<()> {
+        let done = self.replace_memory(Err(Refusal::Table));
+        match self.answer("SET_MEM_TABLE", done) {
+            Err(Error::ReqHandlerError(_)) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Log what went wrong and make it the crate's kind of error: one that `session` survives,
+    /// unless a ring is lost.
+    fn answer(&self, request: &str, done: Outcome) -> Result<()> {
+        let name = &self.cx.device.name;
+        match done {
+            Ok(()) => Ok(()),
+            Err(Refusal::Lost(lost)) => {
+                tracing::error!("{name}: {request}: {lost}");
+                Err(Error::BackendInternalError)
+            }
+            Err(refusal) => {
+                tracing::warn!("{name}: {request} refused: {}", refusal.line());
+                Err(Error::ReqHandlerError(io::ErrorKind::InvalidInput.into()))
+            }
+        }
+    }
+
+    fn ring(&mut self, index: u32) -> Outcome<(&mut Vring, &Context<'a, R>)> {
+        let ring = self.rings.get_mut(index as usize).ok_or(Refusal::NoRing(index))?;
+        Ok((ring, &self.cx))
+    }
+
+    /// Ask ring `index` back, change it, start it again.
+    fn change(&mut self, index: u32, edit: impl FnOnce(&mut Stopped)) -> Outcome {
+        let (ring, cx) = self.ring(index)?;
+        edit(ring.take_back(cx)?);
+        ring.start(cx).map_err(|error| Refusal::Start(index as u16, error))
+    }
+
+    fn take_all_back(&mut self) -> Outcome {
+        Ok(self.rings.iter_mut().try_for_each(|ring| ring.take_back(&self.cx).map(drop))?)
+    }
+
+    /// Start every ring that can be; one that cannot does not keep the others from it.
+    fn start_all(&mut self) -> Outcome {
+        let mut first = Ok(());
+        for (index, ring) in self.rings.iter_mut().enumerate() {
+            if let Err(error) = ring.start(&self.cx) {
+                let refusal = Refusal::Start(index as u16, error);
+                if first.is_ok() {
+                    first = Err(refusal);
+                } else {
+                    tracing::warn!("{}: {}", self.cx.device.name, refusal.line());
+                }
+            }
+        }
+        first
+    }
+
+    fn reset_all(&mut self) -> Outcome {
+        Ok(self.rings.iter_mut().try_for_each(|ring| ring.reset(&self.cx))?)
+    }
+
+    /// No ring runs in the old memory from here on, and none runs at all without a new one.
+    fn replace_memory(&mut self, memory: Outcome<Arc<GuestMemory>>) -> Outcome {
+        self.take_all_back()?;
+        self.cx.memory = None;
+        let memory = self.cx.memory.insert(memory?);
+        let (regions, mib) = (memory.regions(), memory.size() >> 20);
+        tracing::info!("{}: memory: {mib} MiB, {regions} region(s)", self.cx.device.name);
+        self.start_all()
+    }
+
+    fn add_region(&mut self, spec: RegionSpec) -> Outcome {
+        let memory = match &self.cx.memory {
+            Some(memory) if memory.regions() >= MAX_REGIONS => return Err(Refusal::NoSlot),
+            Some(memory) => memory.with(spec)?,
+            None => GuestMemory::map(vec![spec])?,
+        };
+        self.replace_memory(Ok(memory))
+    }
+
+    fn remove_region(&mut self, at: VhostUserMemoryRegion) -> Outcome {
+        let memory = self.cx.memory.as_ref();
+        let rest = memory.and_then(|m| m.without(at.guest_phys_addr, at.memory_size, at.user_addr));
+        self.replace_memory(Ok(rest.ok_or(Refusal::NoRegion)?))
+    }
+
+    fn change_features(&mut self, features: u64) -> Outcome {
+        let unknown = features & !features::offered(self.cx.device);
+        if unknown != 0 {
+            return Err(Refusal::Features(unknown));
+        }
+        let (name, names) = (&self.cx.device.name, features::names(features));
+        tracing::info!("{name}: features {features:#x}: {names}");
+        self.take_all_back()?;
+        self.cx.features = features;
+        self.start_all()
+    }
+
+    fn change_size(&mut self, index: u32, num: u32) -> Outcome {
+        let fits = |size: &u16| size.is_power_of_two() && (2..=ring::MAX_RING).contains(size);
+        let size = u16::try_from(num).ok().filter(fits);
+        // A ring whose size is not the guest's must not run: 0 is none.
+        self.change(index, |ring| ring.setup.size = size.unwrap_or(0))?;
+        size.map(drop).ok_or(Refusal::Size(num))
+    }
+
+    fn change_call(&mut self, index: u8, fd: Option<File>) -> Outcome {
+        let fd = non_blocking(fd)?;
+        self.change(index.into(), |ring| {
+            ring.setup.call = fd;
+            // What was signalled to the fd before it may never be looked at.
+            ring::signal(ring.setup.call.as_ref());
+        })
+    }
+
+    fn change_kick(&mut self, index: u8, fd: Option<File>) -> Outcome {
+        let kick = non_blocking(fd)?;
+        self.change(index.into(), |ring| {
+            ring.setup.kick = kick;
+            ring.kicked = true;
+        })
+    }
+
+    fn change_err(&mut self, index: u8, fd: Option<File>) -> Outcome {
+        let err = non_blocking(fd)?;
+        self.change(index.into(), |ring| ring.setup.err = err)
+    }
+}
+
+/// Neither a worker nor this thread may ever wait for an fd of the frontend's.
+fn non_blocking(fd: Option<File>) -> Outcome<Option<File>> {
+    if let Some(fd) = &fd {
+        unix::set_nonblocking(fd).map_err(Refusal::Fd)?;
+    }
+    Ok(fd)
+}
+
+fn region(at: &VhostUserMemoryRegion, file: File) -> RegionSpec {
+    RegionSpec {
+        guest: at.guest_phys_addr,
+        size: at.memory_size,
+        user: at.user_addr,
+        offset: at.mmap_offset,
+        file,
+    }
+}
+
+impl<R: Rings> VhostUserBackendReqHandlerMut for Handler<'_, R> {
+    fn set_owner(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn reset_owner(&mut self) -> Result<()> {
+        let done = self.reset_all();
+        self.answer("RESET_OWNER", done)
+    }
+
+    fn reset_device(&mut self) -> Result<()> {
+        let done = self.reset_all();
+        self.answer("RESET_DEVICE", done)
+    }
+
+    fn get_features(&mut self) -> Result<u64> {
+        Ok(features::offered(self.cx.device))
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<()> {
+        let done = self.change_features(features);
+        self.answer("SET_FEATURES", done)
+    }
+
+    fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
+        Ok(features::protocol())
+    }
+
+    fn set_protocol_features(&mut self, features: u64) -> Result<()> {
+        let unknown = features & !features::protocol().bits();
+        if unknown != 0 {
+            return self.answer("SET_PROTOCOL_FEATURES", Err(Refusal::Features(unknown)));
+        }
+        self.protocol = features;
+        Ok(())
+    }
+
+    fn get_queue_num(&mut self) -> Result<u64> {
+        Ok(self.cx.device.queues.into())
+    }
+
+    fn set_mem_table(
+        &mut self,
+        table: &[VhostUserMemoryRegion],
+        files: Vec<File>,
+        _postcopy: Option<bool>,
+    ) -> Result<Option<Vec<u64>>> {
+        let specs = table.iter().zip(files).map(|(at, file)| region(at, file)).collect();
+        // The new table is mapped before the rings are asked back: they pause for less.
+        let memory = GuestMemory::map(specs).map_err(Refusal::from);
+        let done = self.replace_memory(memory);
+        self.answer("SET_MEM_TABLE", done).map(|()| None)
+    }
+
+    fn get_max_mem_slots(&mut self) -> Result<u64> {
+        Ok(MAX_REGIONS as u64)
+    }
+
+    fn add_mem_region(
+        &mut self,
+        at: &VhostUserSingleMemoryRegion,
+        file: File,
+        _postcopy: Option<bool>,
+    ) -> Result<Option<u64>> {
+        let done = self.add_region(region(at, file));
+        self.answer("ADD_MEM_REG", done).map(|()| None)
+    }
+
+    fn remove_mem_region(&mut self, at: &VhostUserSingleMemoryRegion) -> Result<()> {
+        let done = self.remove_region(**at);
+        self.answer("REM_MEM_REG", done)
+    }
+
+    fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
+        let done = self.change_size(index, num);
+        self.answer("SET_VRING_NUM", done)
+    }
+
+    fn set_vring_addr(
+        &mut self,
+        index: u32,
+        _flags: VhostUserVringAddrFlags,
+        desc: u64,
+        used: u64,
+        avail: u64,
+        _log: u64,
+    ) -> Result<()> {
+        let addresses = RingAddresses { desc, avail, used };
+        let done = self.change(index, |ring| ring.setup.addresses = Some(addresses));
+        self.answer("SET_VRING_ADDR", done)
+    }
+
+    fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
+        let done = u16::try_from(base)
+            .map_err(|_| Refusal::Base(base))
+            .and_then(|base| self.change(index, |ring| ring.setup.base = base));
+        self.answer("SET_VRING_BASE", done)
+    }
+
+    fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
+        let halted = self.ring(index).and_then(|(ring, cx)| Ok(ring.halt(cx)?));
+        match halted {
+            Ok(base) => Ok(VhostUserVringState::new(index, base.into())),
+            // There is no answer that says no: the connection ends.
+            Err(refusal) => {
+                let _ = self.answer("GET_VRING_BASE", Err(refusal));
+                Err(Error::InvalidParam)
+            }
+        }
+    }
+
+    fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let done = self.change_kick(index, fd);
+        self.answer("SET_VRING_KICK", done)
+    }
+
+    fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let done = self.change_call(index, fd);
+        self.answer("SET_VRING_CALL", done)
+    }
+
+    fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let done = self.change_err(index, fd);
+        self.answer("SET_VRING_ERR", done)
+    }
+
+    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
+        let done = self.ring(index).map(|(ring, cx)| ring.enable(cx, enable));
+        self.answer("SET_VRING_ENABLE", done)
+    }
+
+    // The rest belongs to features that are not offered.
+
+    fn get_config(&mut self, _: u32, _: u32, _: VhostUserConfigFlags) -> Result<Vec<u8>> {
+        Err(Error::InvalidOperation("GET_CONFIG"))
+    }
+
+    fn set_config(&mut self, _: u32, _: &[u8], _: VhostUserConfigFlags) -> Result<()> {
+        self.answer("SET_CONFIG", Err(Refusal::Unsupported))
+    }
+
+    fn set_gpu_socket(&mut self, _: GpuBackend) -> Result<()> {
+        self.answer("GPU_SET_SOCKET", Err(Refusal::Unsupported))
+    }
+
+    fn get_shared_object(&mut self, _: VhostUserSharedMsg) -> Result<File> {
+        Err(Error::InvalidOperation("GET_SHARED_OBJECT"))
+    }
+
+    fn get_inflight_fd(&mut self, _: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        Err(Error::InvalidOperation("GET_INFLIGHT_FD"))
+    }
+
+    fn set_inflight_fd(&mut self, _: &VhostUserInflight, _: File) -> Result<()> {
+        self.answer("SET_INFLIGHT_FD", Err(Refusal::Unsupported))
+    }
+
+    fn set_device_state_fd(
+        &mut self,
+        _: VhostTransferStateDirection,
+        _: VhostTransferStatePhase,
+        _: File,
+    ) -> Result<Option<File>> {
+        Err(Error::InvalidOperation("SET_DEVICE_STATE_FD"))
+    }
+
+    fn check_device_state(&mut self) -> Result<()> {
+        Err(Error::InvalidOperation("CHECK_DEVICE_STATE"))
+    }
+
+    fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
+        Err(Error::InvalidOperation("GET_SHMEM_CONFIG"))
+    }
+
+    fn set_log_base(&mut self, _: &VhostUserLog, _: File) -> Result<()> {
+        Err(Error::InvalidOperation("SET_LOG_BASE"))
+    }
+}

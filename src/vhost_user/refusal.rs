@@ -1,0 +1,49 @@
+//! Why a message was refused, in the operator's words.
+//!
+//! Used by `handler`, which logs it in one line.
+
+use super::{MAX_REGIONS, RingLost};
+use crate::memory::MemoryError;
+use crate::virtio::StartError;
+use std::error::Error;
+use std::io;
+
+/// What a message does: nothing to report, or why it was refused.
+pub(super) type Outcome<T = ()> = Result<T, Refusal>;
+
+/// Why a message was refused.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error("features {0:#x} were not offered")]
+    Features(u64),
+    #[error("there is no ring {0}")]
+    NoRing(u32),
+    #[error("{0} is not a ring size (a power of two from 2 to 32768)")]
+    Size(u32),
+    #[error("{0} is not an index of a split ring")]
+    Base(u32),
+    #[error("the fd cannot be made non-blocking")]
+    Fd(#[source] io::Error),
+    #[error("ring {0} cannot start")]
+    Start(u16, #[source] StartError),
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    #[error("malformed, or without file descriptors (is the memory backend share=on?)")]
+    Table,
+    #[error("there are {MAX_REGIONS} memory regions already")]
+    NoSlot,
+    #[error("there is no such memory region")]
+    NoRegion,
+    #[error("not offered")]
+    Unsupported,
+    #[error(transparent)]
+    Lost(#[from] RingLost),
+}
+
+impl Refusal {
+    /// The refusal and its causes in one line.
+    pub fn line(&self) -> String {
+        std::iter::successors(self.source(), |e| (*e).source())
+            .fold(self.to_string(), |line, cause| format!("{line}: {cause}"))
+    }
+}

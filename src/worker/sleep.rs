@@ -1,0 +1,157 @@
+//! How an idle worker sleeps and is woken (adaptive polling).
+//!
+//! Promises: before it sleeps, every ring it waits for is armed and then looked at once more,
+//! so that a packet that came meanwhile is seen or its kick will come; a command posted at any
+//! time wakes it. A ring that cannot kick (no kick fd) is polled every millisecond. Used by
+//! the worker's loop only.
+
+use super::Inbox;
+use super::turn::{Receiver, ring_of};
+use crate::forward::PortId;
+use crate::port::TxQueue;
+use crate::sys;
+use crate::virtio::SplitRing;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a worker spins after the last packet: longer than the gaps of a busy flow, short
+/// enough that an idle guest costs nothing.
+const SPIN: Duration = Duration::from_micros(100);
+/// Polls between two looks at the clock.
+const POLLS_PER_LOOK: u32 = 64;
+/// How often a ring without a kick is polled.
+const POLL_MS: i32 = 1;
+const FOREVER: i32 = -1;
+/// The inbox's token; a ring's is made from port and index.
+const INBOX: u64 = u64::MAX;
+
+/// The epoll set of a worker, and its patience.
+pub(super) struct Sleeper {
+    epoll: OwnedFd,
+    inbox: Arc<Inbox>,
+    polls: u32,
+    idle_since: Option<Instant>,
+}
+
+impl Sleeper {
+    /// Wait for `inbox`, and later for rings.
+    pub fn new(inbox: &Arc<Inbox>) -> io::Result<Self> {
+        let epoll = sys::new_epoll()?;
+        add(&epoll, inbox.wake_fd(), INBOX)?;
+        Ok(Sleeper { epoll, inbox: Arc::clone(inbox), polls: 0, idle_since: None })
+    }
+
+    /// Packets were moved: patience begins anew.
+    #[inline]
+    pub fn busy(&mut self) {
+        self.polls = 0;
+        self.idle_since = None;
+    }
+
+    /// Has nothing moved for long? Looks at the clock only now and then.
+    #[inline]
+    pub fn is_long_idle(&mut self) -> bool {
+        self.polls += 1;
+        if self.polls < POLLS_PER_LOOK {
+            return false;
+        }
+        self.polls = 0;
+        self.idle_since.get_or_insert_with(Instant::now).elapsed() >= SPIN
+    }
+
+    /// Let a ring's kicks wake the worker. What cannot be waited for (a frontend may send a
+    /// file) is dropped, and the ring polled.
+    pub fn watch(&self, port: PortId, index: u16, ring: &mut SplitRing) {
+        let token = (port as u64) << 16 | u64::from(index);
+        let added = ring.kick().map(|kick| add(&self.epoll, kick.as_raw_fd(), token));
+        if let Some(Err(error)) = added {
+            tracing::warn!("port {port}: cannot wait for kicks of ring {index}, polling: {error}");
+            ring.drop_kick();
+        }
+    }
+
+    /// Forget a ring's kicks. The fd may live on in the frontend, so that closing ours does
+    /// not take it out of the set.
+    pub fn forget(&self, ring: &SplitRing) {
+        if let Some(kick) = ring.kick() {
+            let event = epoll::Event::new(epoll::Events::empty(), 0);
+            // It is absent only if adding it failed, which was reported.
+            let _ = epoll::ctl(
+                self.epoll.as_raw_fd(),
+                epoll::ControlOptions::EPOLL_CTL_DEL,
+                kick.as_raw_fd(),
+                event,
+            );
+        }
+    }
+
+    /// Arm every ring that packets may come from or that a paced source waits for; if none has
+    /// anything, sleep until something happens.
+    pub fn sleep(&mut self, receivers: &mut [Receiver], outputs: &mut [Option<TxQueue>]) {
+        let mut timeout = FOREVER;
+        let mut nothing = true;
+        each_awaited_ring(receivers, outputs, |ring, awaited| {
+            if awaited {
+                nothing &= ring.arm();
+                if ring.kick().is_none() {
+                    timeout = POLL_MS;
+                }
+            }
+        });
+        if nothing {
+            self.wait(timeout);
+        }
+        each_awaited_ring(receivers, outputs, |ring, _| {
+            if ring.disarm() {
+                drain(ring);
+            }
+        });
+        self.busy();
+    }
+
+    fn wait(&self, timeout: i32) {
+        let mut events = [epoll::Event::new(epoll::Events::empty(), 0); 16];
+        match epoll::wait(self.epoll.as_raw_fd(), timeout, &mut events) {
+            Ok(n) => {
+                if events[..n].iter().any(|event| event.data == INBOX) {
+                    self.inbox.clear_wake();
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => tracing::error!("epoll: {error}"),
+        }
+    }
+}
+
+/// Visit the rings whose kicks may matter, and say whether they do: those that guests send on
+/// always, those that a paced source fills only while they have no room.
+fn each_awaited_ring(
+    receivers: &mut [Receiver],
+    outputs: &mut [Option<TxQueue>],
+    mut visit: impl FnMut(&mut SplitRing, bool),
+) {
+    for receiver in receivers {
+        if let Some(ring) = ring_of(receiver) {
+            visit(ring, true);
+        }
+        let paced_by = receiver.paced_by.and_then(|port| outputs[port].as_mut());
+        for ring in paced_by.and_then(TxQueue::vhost).into_iter().flat_map(|queue| queue.rings()) {
+            let full = ring.room() == 0;
+            visit(ring, full);
+        }
+    }
+}
+
+/// Take a pending kick. The fd does not block; whatever it answers, the ring is looked at next.
+fn drain(ring: &SplitRing) {
+    if let Some(mut kick) = ring.kick() {
+        let _ = kick.read(&mut [0; 8]);
+    }
+}
+
+fn add(epoll: &OwnedFd, fd: i32, token: u64) -> io::Result<()> {
+    let event = epoll::Event::new(epoll::Events::EPOLLIN, token);
+    epoll::ctl(epoll.as_raw_fd(), epoll::ControlOptions::EPOLL_CTL_ADD, fd, event)
+}

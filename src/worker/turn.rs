@@ -1,0 +1,259 @@
+//! The worker's loop: every receive queue in turn, burst by burst, run to completion.
+//!
+//! Promises: packets of one receive queue leave in the order they came; control is obeyed
+//! between bursts only; the notify fence runs once a loop for all rings published in it; with
+//! adaptive polling no wake-up is lost. Started by `run` on a thread of its own. Allocates
+//! nothing once it runs, and never waits for another thread.
+
+use super::sleep::Sleeper;
+use super::{Command, Inbox};
+use crate::arch;
+use crate::config::PollMode;
+use crate::counters::QueueCounters;
+use crate::forward::{Forwarder, Output, Outputs, PortId};
+use crate::packet::{ALL, Packets};
+use crate::port::{RxQueue, TxQueue};
+use crate::stats::WorkerStats;
+use crate::sys;
+use crate::virtio::SplitRing;
+use crate::virtio::order::Device;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+/// A receive queue and what the worker must know of it.
+pub struct Receiver {
+    /// Of which port.
+    pub port: PortId,
+    /// Which queue pair of the port.
+    pub pair: usize,
+    /// The queue.
+    pub queue: RxQueue,
+    /// Where its losses are counted.
+    pub counters: Arc<QueueCounters>,
+    /// A source that never runs dry (a generator, a file) is asked for no more than this port
+    /// has room for, so that nothing is made only to be dropped.
+    pub paced_by: Option<PortId>,
+}
+
+/// A thread's worth of queues.
+pub struct Worker {
+    /// Receive queues, visited in this order.
+    pub receivers: Vec<Receiver>,
+    /// Transmit queues by port: those that this worker sends to.
+    pub outputs: Vec<Option<TxQueue>>,
+    /// Decides where packets go.
+    pub forwarder: Box<dyn Forwarder>,
+    /// Most packets a burst.
+    pub burst: usize,
+    /// How it waits.
+    pub poll: PollMode,
+    /// The CPU to run on.
+    pub cpu: Option<usize>,
+    /// What control asks.
+    pub inbox: Arc<Inbox>,
+    /// What it has done.
+    pub stats: Arc<WorkerStats>,
+}
+
+impl Worker {
+    /// Run until told to quit. Rings that are still here end with the worker.
+    pub fn run(mut self) {
+        // Whatever ends the worker, even a panic, nobody shall wait for its rings.
+        let inbox = Arc::clone(&self.inbox);
+        let ended = std::panic::catch_unwind(AssertUnwindSafe(|| self.poll_until_quit()));
+        inbox.close();
+        if let Err(panic) = ended {
+            std::panic::resume_unwind(panic);
+        }
+    }
+
+    fn poll_until_quit(&mut self) {
+        if let Some(cpu) = self.cpu
+            && let Err(error) = sys::pin_to_cpu(cpu)
+        {
+            tracing::warn!("cannot pin a worker to cpu {cpu}: {error}");
+        }
+        let mut packets = Packets::new();
+        let mut verdicts = Outputs::new();
+        let mut sleeper = match Sleeper::new(&self.inbox) {
+            Ok(sleeper) => sleeper,
+            Err(error) => {
+                tracing::error!("a worker cannot wait for events and ends: {error}");
+                return;
+            }
+        };
+        let mut last = arch::cycles();
+        loop {
+            while let Some(command) = self.inbox.take() {
+                if !self.obey(command, &mut sleeper) {
+                    return;
+                }
+                // A new ring may hold packets whose kick went elsewhere: poll before sleeping.
+                sleeper.busy();
+            }
+            let moved = self.turn(&mut packets, &mut verdicts);
+            let now = arch::cycles();
+            self.stats.record(moved, now.wrapping_sub(last));
+            self.stats.window(now);
+            last = now;
+            if moved > 0 {
+                sleeper.busy();
+            } else {
+                arch::relax();
+                if self.poll == PollMode::Adaptive && sleeper.is_long_idle() {
+                    self.outputs.iter_mut().flatten().for_each(TxQueue::flush);
+                    sleeper.sleep(&mut self.receivers, &mut self.outputs);
+                    last = arch::cycles();
+                }
+            }
+        }
+    }
+
+    /// Visit every receive queue once. Returns how many packets were received.
+    #[inline]
+    fn turn(&mut self, packets: &mut Packets, verdicts: &mut Outputs) -> u64 {
+        let mut moved = 0;
+        let mut published = false;
+        for receiver in &mut self.receivers {
+            let max = match receiver.paced_by {
+                None => self.burst,
+                Some(port) => room(&mut self.outputs, port).min(self.burst),
+            };
+            if max == 0 {
+                continue;
+            }
+            let burst = receiver.queue.receive(packets, max);
+            let n = burst.packets.len();
+            if n > 0 {
+                moved += n as u64;
+                verdicts.begin(n);
+                self.forwarder.forward(receiver.port, burst.packets, verdicts);
+                for (run, output) in verdicts.runs() {
+                    let which = &ALL[run];
+                    match output {
+                        Output::Port(port) => send(&mut self.outputs, port, burst.packets, which),
+                        Output::Drop(reason) => receiver.counters.lost(reason, which.len() as u64),
+                        Output::Consumed => {}
+                    }
+                }
+            }
+            burst.complete();
+            published |= ring_of(receiver).is_some_and(|ring| ring.wants_notify_check());
+        }
+        if published || moved > 0 {
+            self.notify();
+        }
+        moved
+    }
+
+    /// One fence, then the question "do you want to know?" for every ring published since.
+    fn notify(&mut self) {
+        Device::fence_before_notify_check();
+        for receiver in &mut self.receivers {
+            if let Some(ring) = ring_of(receiver) {
+                ring.notify_after_fence();
+            }
+        }
+        for output in self.outputs.iter_mut().flatten() {
+            if let Some(queue) = output.vhost() {
+                queue.rings().for_each(SplitRing::notify_after_fence);
+            }
+        }
+    }
+
+    /// Do what control asks. False: quit.
+    #[cold]
+    fn obey(&mut self, command: Command, sleeper: &mut Sleeper) -> bool {
+        match command {
+            Command::StartRing { port, index, mut ring } => {
+                sleeper.watch(port, index, &mut ring);
+                // Control has asked back what was there before; `None` it is.
+                drop(self.put_ring(port, index, ring));
+            }
+            Command::StopRing { port, index, reply } => {
+                let ring = self.take_ring(port, index);
+                if let Some(ring) = &ring {
+                    sleeper.forget(ring);
+                }
+                // An error means that the session has given up waiting.
+                let _ = reply.send(ring);
+            }
+            Command::EnableRing { port, index, enabled } => self.enable_ring(port, index, enabled),
+            Command::Quit => return false,
+        }
+        true
+    }
+
+    fn put_ring(
+        &mut self,
+        port: PortId,
+        index: u16,
+        ring: Box<SplitRing>,
+    ) -> Option<Box<SplitRing>> {
+        match pair_of(index) {
+            (pair, Half::Receive) => vhost_output(&mut self.outputs, port)?.put(pair, ring),
+            (pair, Half::Transmit) => self.receiver(port, pair)?.queue.vhost()?.put(ring),
+        }
+    }
+
+    fn take_ring(&mut self, port: PortId, index: u16) -> Option<Box<SplitRing>> {
+        match pair_of(index) {
+            (pair, Half::Receive) => vhost_output(&mut self.outputs, port)?.take(pair),
+            (pair, Half::Transmit) => self.receiver(port, pair)?.queue.vhost()?.take(),
+        }
+    }
+
+    fn enable_ring(&mut self, port: PortId, index: u16, enabled: bool) {
+        match pair_of(index) {
+            (pair, Half::Receive) => {
+                if let Some(queue) = vhost_output(&mut self.outputs, port) {
+                    queue.set_enabled(pair, enabled);
+                }
+            }
+            (pair, Half::Transmit) => {
+                if let Some(ring) = self.receiver(port, pair).and_then(ring_of) {
+                    ring.set_enabled(enabled);
+                }
+            }
+        }
+    }
+
+    fn receiver(&mut self, port: PortId, pair: usize) -> Option<&mut Receiver> {
+        self.receivers.iter_mut().find(|r| r.port == port && r.pair == pair)
+    }
+}
+
+/// The two virtqueues of a pair, in the guest's words (virtio 1.2, 5.1.2).
+enum Half {
+    Receive,
+    Transmit,
+}
+
+fn pair_of(index: u16) -> (usize, Half) {
+    (usize::from(index / 2), if index.is_multiple_of(2) { Half::Receive } else { Half::Transmit })
+}
+
+/// The ring behind a receiver, if it has one.
+#[inline]
+pub(super) fn ring_of(receiver: &mut Receiver) -> Option<&mut SplitRing> {
+    receiver.queue.vhost()?.ring()
+}
+
+fn vhost_output(
+    outputs: &mut [Option<TxQueue>],
+    port: PortId,
+) -> Option<&mut crate::port::vhost::TxQueue> {
+    outputs.get_mut(port)?.as_mut()?.vhost()
+}
+
+#[inline]
+fn room(outputs: &mut [Option<TxQueue>], port: PortId) -> usize {
+    outputs[port].as_mut().map_or(0, TxQueue::room)
+}
+
+#[inline]
+fn send(outputs: &mut [Option<TxQueue>], port: PortId, packets: &Packets, which: &[u8]) {
+    if let Some(output) = &mut outputs[port] {
+        output.send(packets, which);
+    }
+}

@@ -1,0 +1,121 @@
+//! A frontend in the test process, and a worker that holds rings without running them.
+
+use ringbridge::config::VhostSpec;
+use ringbridge::vhost_user::{RingLost, Rings};
+use ringbridge::virtio::SplitRing;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use vhost::vhost_user::message::VhostUserHeaderFlag;
+use vhost::vhost_user::{Frontend, VhostUserFrontend};
+use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+/// Longest wait of any kind.
+pub const LIMIT: Duration = Duration::from_secs(20);
+const USER: u64 = 0x7f00_0000_0000;
+const SIZE: u64 = 1 << 20;
+
+/// Holds the rings it is given.
+#[derive(Clone, Default)]
+pub struct Held(Arc<Mutex<BTreeMap<u16, Box<SplitRing>>>>);
+
+impl Held {
+    /// Which rings are here, and enabled or not.
+    pub fn rings(&self) -> Vec<(u16, bool)> {
+        self.0.lock().unwrap().iter().map(|(&index, ring)| (index, ring.enabled())).collect()
+    }
+
+    pub fn size(&self, index: u16) -> u16 {
+        self.0.lock().unwrap()[&index].size()
+    }
+}
+
+impl Rings for Held {
+    fn start(&self, index: u16, ring: Box<SplitRing>) {
+        assert!(self.0.lock().unwrap().insert(index, ring).is_none());
+    }
+
+    fn stop(&self, index: u16) -> Result<Box<SplitRing>, RingLost> {
+        self.0.lock().unwrap().remove(&index).ok_or(RingLost(index))
+    }
+
+    fn enable(&self, index: u16, enabled: bool) {
+        self.0.lock().unwrap().get_mut(&index).unwrap().set_enabled(enabled);
+    }
+}
+
+/// Wait until `done`, or fail.
+pub fn wait(what: &str, done: impl Fn() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !done() {
+        assert!(Instant::now() < end, "not within {LIMIT:?}: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+pub fn spec(path: &Path) -> VhostSpec {
+    VhostSpec {
+        path: path.into(),
+        client: false,
+        queues: 1,
+        mrg_rxbuf: true,
+        mode: None,
+        owner: None,
+    }
+}
+
+/// Connect and negotiate; every message is answered from then on.
+pub fn negotiate(stream: UnixStream) -> Frontend {
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut frontend = Frontend::from_stream(stream, 256);
+    frontend.set_owner().unwrap();
+    let offered = frontend.get_features().unwrap();
+    let protocol = frontend.get_protocol_features().unwrap();
+    frontend.set_protocol_features(protocol).unwrap();
+    frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
+    frontend.set_features(offered).unwrap();
+    frontend
+}
+
+/// Share memory and start one queue pair in it.
+pub fn start_rings(frontend: &mut Frontend) {
+    share_memory(frontend);
+    for index in 0..2u16 {
+        let queue = usize::from(index);
+        let base = USER + u64::from(index) * 0x8000;
+        let at = VringConfigData {
+            queue_max_size: 256,
+            queue_size: 256,
+            flags: 0,
+            desc_table_addr: base,
+            used_ring_addr: base + 0x2000,
+            avail_ring_addr: base + 0x4000,
+            log_addr: None,
+        };
+        frontend.set_vring_num(queue, 256).unwrap();
+        frontend.set_vring_addr(queue, &at).unwrap();
+        frontend.set_vring_call(queue, &EventFd::new(EFD_NONBLOCK).unwrap()).unwrap();
+        frontend.set_vring_kick(queue, &EventFd::new(EFD_NONBLOCK).unwrap()).unwrap();
+        frontend.set_vring_enable(queue, true).unwrap();
+    }
+}
+
+/// A new memory table.
+pub fn share_memory(frontend: &Frontend) {
+    // SAFETY: a NUL-terminated name; the fd is new and ours.
+    let memory = unsafe { File::from_raw_fd(libc::memfd_create(c"guest".as_ptr(), 0)) };
+    memory.set_len(SIZE).unwrap();
+    let region = VhostUserMemoryRegionInfo {
+        guest_phys_addr: 0,
+        memory_size: SIZE,
+        userspace_addr: USER,
+        mmap_offset: 0,
+        mmap_handle: memory.as_raw_fd(),
+    };
+    frontend.set_mem_table(&[region]).unwrap();
+}
