@@ -14,7 +14,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// A run is long enough for many turns of a ring, and ends in any case.
-const RUN: Option<Duration> = Some(Duration::from_millis(100));
+const RUN: Option<Duration> = Some(Duration::from_millis(50));
 
 fn sockets(n: usize) -> (TempDir, Vec<PathBuf>) {
     let dir = tempfile::tempdir().unwrap();

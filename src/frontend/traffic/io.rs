@@ -36,7 +36,7 @@ struct Direction<'a> {
 }
 
 impl Guest {
-    /// Send on what arrives. First `in_flight` packets of `size` bytes are sent, shared by the
+    /// Send on what arrives. First `tx_first` packets of `size` bytes are sent, shared by the
     /// two directions, to go round for ever; with 0 only what the backend sends does.
     ///
     /// # Errors
@@ -45,7 +45,7 @@ impl Guest {
     pub fn io(
         &mut self,
         size: usize,
-        in_flight: usize,
+        tx_first: usize,
         duration: Option<Duration>,
         stop: &AtomicBool,
     ) -> Result<Report, GuestError> {
@@ -55,7 +55,7 @@ impl Guest {
         let mut verdict = Verdict::default();
         let mut burst = Burst::new();
         let mut scratch = Vec::with_capacity(crate::packet::MAX_PACKET + 16);
-        let mut looping = self.inject(size, in_flight)?;
+        let mut looping = self.inject(size, tx_first)?;
         let mut meter = Meter::start(duration, stop);
         let mut heard = Instant::now();
         loop {
@@ -74,9 +74,9 @@ impl Guest {
                     self.check_alive()?;
                     if meter.last_window_moved() {
                         heard = Instant::now();
-                    } else if in_flight > 0 && heard.elapsed() > SILENCE {
+                    } else if tx_first > 0 && heard.elapsed() > SILENCE {
                         verdict.lost += looping;
-                        looping = self.inject(size, in_flight)?;
+                        looping = self.inject(size, tx_first)?;
                         heard = Instant::now();
                     }
                 }
