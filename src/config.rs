@@ -3,6 +3,7 @@
 //! Promises: a value of these types is valid in itself (sizes in range, CPUs that exist, no
 //! path twice). Knows no flags and prints nothing.
 
+use crate::frontend::GuestConfig;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -101,4 +102,37 @@ pub struct RunConfig {
     pub stats_interval: Option<Duration>,
     /// Print one JSON object at the end and no tables.
     pub json: bool,
+}
+
+/// Everything `guest` needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuestArgs {
+    /// The guest and what it does.
+    pub guest: GuestConfig,
+    /// Print a JSON object at the end.
+    pub json: bool,
+}
+
+/// What a sweep compares ringbridge with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Against {
+    /// The plain rust-vmm backend.
+    Reference,
+}
+
+/// Everything `sweep` needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SweepArgs {
+    /// Frame sizes, in the order to measure them; each 14 to 65535, none twice.
+    pub sizes: Vec<usize>,
+    /// Take 20 seconds instead of 3 minutes.
+    pub quick: bool,
+    /// Measure this, too.
+    pub against: Option<Against>,
+    /// Write the results here as JSON.
+    pub json: Option<PathBuf>,
+    /// Plot them here.
+    pub svg: Option<PathBuf>,
+    /// The CPUs of backend and guest, two different ones; `None` where there is only one CPU.
+    pub cpus: Option<(usize, usize)>,
 }

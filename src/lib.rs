@@ -58,11 +58,13 @@
 //! frontend can restart a killed backend from the used index.
 
 pub mod arch;
+pub mod cli;
 pub mod config;
 pub mod control;
 pub mod counters;
 pub mod forward;
 pub mod frontend;
+pub mod guest;
 pub mod memory;
 pub mod packet;
 pub mod plot;

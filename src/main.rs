@@ -1,1 +1,54 @@
-fn main() {}
+//! The program `ringbridge`: command line in, exit status out.
+
+use anyhow::bail;
+use ringbridge::cli::{self, Command, Stop};
+use ringbridge::{guest, run};
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use tracing::Level;
+
+/// The command line is wrong.
+const USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let invocation = match cli::parse(std::env::args_os()) {
+        Ok(invocation) => invocation,
+        Err(Stop::Text(text)) => {
+            // Whoever closed the pipe has read enough.
+            let _ = io::stdout().write_all(text.as_bytes());
+            return ExitCode::SUCCESS;
+        }
+        Err(Stop::Usage(error)) => {
+            eprintln!("error: {error}");
+            return USAGE.into();
+        }
+    };
+    log_to_stderr(invocation.log);
+    match dispatch(invocation.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Stdout is for tables and JSON.
+fn log_to_stderr(level: Level) {
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_target(false)
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(io::stderr)
+        .init();
+}
+
+/// Do it.
+fn dispatch(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Run(config) => Ok(run::run(&config)?),
+        Command::Guest(args) => Ok(guest::run(&args)?),
+        // LEAD: sweep
+        Command::Sweep(args) => bail!("sweep is not there yet: {args:?}"),
+    }
+}

@@ -170,8 +170,9 @@ impl Bridge {
         if let PortKind::Vhost(vhost) = &spec.kind {
             let [to_guest, from_guest] =
                 [sender, receiver].map(|worker| Arc::clone(&workers[worker].inbox));
-            let vhost = VhostPort::open(&spec.name, vhost, PortRings::new(port, to_guest, from_guest))
-                .map_err(|source| RunError::Vhost { name: spec.name.clone(), source })?;
+            let vhost =
+                VhostPort::open(&spec.name, vhost, PortRings::new(port, to_guest, from_guest))
+                    .map_err(|source| RunError::Vhost { name: spec.name.clone(), source })?;
             self.vhosts.push(vhost);
         }
         self.counters.push(counters);
@@ -234,9 +235,8 @@ pub fn run(config: &RunConfig) -> Result<(), RunError> {
     loop {
         let tick = config.stats_interval.filter(|_| !config.json).map(|every| last.at + every);
         let next = [end, tick].into_iter().flatten().min();
-        let timeout = next.map_or(Duration::from_secs(3600), |at| {
-            at.saturating_duration_since(Instant::now())
-        });
+        let timeout = next
+            .map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(Instant::now()));
         if signals.wait(timeout) || end.is_some_and(|end| Instant::now() >= end) {
             break;
         }

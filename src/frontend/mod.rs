@@ -43,7 +43,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// A guest and what it is to do.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuestConfig {
     /// One socket, or two for `io` and `verify` between ports.
     pub sockets: Vec<PathBuf>,

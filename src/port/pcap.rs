@@ -200,12 +200,6 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
-    fn drop(&mut self) {
-        self.flush();
-    }
-}
-
 impl Output {
     fn create(path: &Path) -> Result<Self, PcapOpenError> {
         let refused = |source| PcapOpenError::Write { path: path.into(), source };
@@ -230,20 +224,20 @@ impl Output {
         let record = [now.as_secs() as u32, now.subsec_micros(), len, len].map(u32::to_ne_bytes);
         let result = self.file.write_all(record.as_flattened());
         let result = result.and_then(|()| self.file.write_all(frame));
-        self.check(result)
+        self.check(&result)
     }
 
     fn flush(&mut self) {
         self.flushed = Instant::now();
         if !self.failed {
             let result = self.file.flush();
-            self.check(result);
+            self.check(&result);
         }
     }
 
     /// Note and log the first failure.
-    fn check(&mut self, result: io::Result<()>) -> bool {
-        if let Err(error) = &result {
+    fn check(&mut self, result: &io::Result<()>) -> bool {
+        if let Err(error) = result {
             self.failed = true;
             tracing::error!("cannot write {}: {error}; its packets are lost", self.path.display());
         }

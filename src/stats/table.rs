@@ -45,7 +45,7 @@ fn port_lines(out: &mut String, port: &PortTotals, earlier: Option<&PortTotals>,
             now.packets,
             now.drops.total(),
             rate(now.packets, packets),
-            rate(now.bytes, bytes) * 8,
+            rate(now.bytes * 8, bytes * 8),
         );
         drop_lines(out, name, &now.drops);
     }
@@ -85,7 +85,7 @@ fn worker_line(worker: &WorkerTotals) -> String {
 }
 
 fn per_second(n: u64, seconds: f64) -> u64 {
-    if seconds > 0.0 { (n as f64 / seconds) as u64 } else { 0 }
+    if seconds > 0.0 { (n as f64 / seconds).round() as u64 } else { 0 }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! Promises: every ordered access to the six shared 16-bit words of a ring (virtio 1.2,
 //! sections 2.7.6 to 2.7.10) is here, each named for its step and naming what it pairs with.
 //! `SplitRing` is the user of [`Device`], the frontend driver the user of [`Driver`]; the loom
-//! models in tests/loom.rs compile this very file. It never touches descriptors or payload.
+//! models in tests/loom compile this very file. It never touches descriptors or payload.
 
 use crate::arch::{Step, Word16, full_fence};
 
@@ -60,9 +60,7 @@ impl Device {
     /// [`Driver::load_used_idx`]. A plain store: the word is the device's alone.
     #[inline]
     pub fn publish_used_idx(&self, idx: u16) {
-        self.words
-            .used_idx
-            .store_release(idx, Step::PublishUsedIdx);
+        self.words.used_idx.store_release(idx, Step::PublishUsedIdx);
     }
 
     /// Full fence between the store of `used.idx` and the load in [`Device::wants_interrupt`].
@@ -126,9 +124,7 @@ impl Driver {
     /// with [`Device::load_avail_idx`].
     #[inline]
     pub fn publish_avail_idx(&self, idx: u16) {
-        self.words
-            .avail_idx
-            .store_release(idx, Step::PublishAvailIdx);
+        self.words.avail_idx.store_release(idx, Step::PublishAvailIdx);
     }
 
     /// Acquire: used entries and received bytes are visible after this. Pairs with

@@ -123,7 +123,9 @@ fn a_buffer_over_two_regions() {
 #[test]
 fn a_mergeable_packet_takes_as_many_buffers_as_it_needs() {
     let guest = Guest::new();
-    for (len, buffer) in [(9000usize, 2048usize), (65535, 2048), (65535, 1526), (1518, 64), (20_000, 64)] {
+    for (len, buffer) in
+        [(9000usize, 2048usize), (65535, 2048), (65535, 1526), (1518, 64), (20_000, 64)]
+    {
         let mut l = Loop::new(&guest, VERSION_1 | MRG_RXBUF, 65000);
         let total = 12 + len;
         let n = total.div_ceil(buffer);

@@ -83,7 +83,7 @@ impl Guest {
             }
         }
         let seconds = meter.elapsed().as_secs_f64();
-        self.each_direction(Direction::finish)?;
+        self.each_direction(|direction| direction.finish())?;
         Ok(progress.report(self, (Mode::Io, size), (meter, seconds), verdict))
     }
 
