@@ -5,7 +5,7 @@ use crate::driver::{ADDRESSES, Driver, RING};
 use ringbridge::arch::cycles;
 use ringbridge::counters::QueueCounters;
 use ringbridge::packet::Packets;
-use ringbridge::port::Generator;
+use ringbridge::port::generator::Generator;
 use ringbridge::virtio::{RingSetup, SplitRing};
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_net::VIRTIO_NET_F_MRG_RXBUF;
@@ -117,7 +117,7 @@ impl Variant for Ours {
 mod theirs {
     use super::{ADDRESSES, BURST, Driver, RING, Variant, Work, buffers, cycles, features};
     use ringbridge::packet::Packets;
-    use ringbridge::port::Generator;
+    use ringbridge::port::generator::Generator;
     use ringbridge::reference::queue::{Format, Sent, receive, send};
     use std::hint::black_box;
     use virtio_queue::{Queue, QueueT};
