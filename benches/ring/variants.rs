@@ -4,14 +4,18 @@ use crate::Work;
 use crate::driver::{ADDRESSES, Driver, RING};
 use ringbridge::arch::cycles;
 use ringbridge::counters::QueueCounters;
-use ringbridge::packet::Packets;
+use ringbridge::packet::{BURST_BYTES, Packets};
 use ringbridge::port::generator::Generator;
 use ringbridge::virtio::{RingSetup, SplitRing};
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_net::VIRTIO_NET_F_MRG_RXBUF;
 
-/// Packets a burst: those of 9000 bytes in merged buffers fit into the ring, too.
-const BURST: usize = 32;
+/// Packets in a burst: 32, or what makes no burst of ringbridge's too long (256 KiB). It
+/// divides the ring's size, because ringbridge looks for more only when all that it knows of
+/// is taken: no burst is cut short.
+fn burst(work: Work) -> usize {
+    if 32 * work.size <= BURST_BYTES { 32 } else { 16 }
+}
 
 /// A device on a ring of its own.
 pub trait Variant {
@@ -35,7 +39,7 @@ fn features(work: Work) -> u64 {
 /// Buffers that a burst uses.
 fn buffers(work: Work) -> usize {
     let merged = if work.enqueue && work.mergeable { (work.size + 12).div_ceil(2048) } else { 1 };
-    BURST * merged
+    burst(work) * merged
 }
 
 /// ringbridge's.
@@ -69,14 +73,13 @@ impl Ours {
             packets: Packets::new(),
             counters: QueueCounters::default(),
             source: Generator::new(work.size),
-            which: (0..BURST as u8).collect(),
+            which: (0..burst(work) as u8).collect(),
             buffer: vec![0; work.size],
         }
     }
 
     fn enqueue(&mut self) -> u64 {
-        self.source.receive(&mut self.packets, BURST);
-        assert_eq!(self.packets.len(), BURST);
+        self.source.receive(&mut self.packets, self.which.len());
         let start = cycles();
         self.ring.send(&self.packets, &self.which, &self.counters);
         self.ring.notify();
@@ -88,7 +91,7 @@ impl Ours {
     /// What is beyond a head is copied out as well: the other one copies it.
     fn dequeue(&mut self) -> u64 {
         let start = cycles();
-        self.ring.receive(&mut self.packets, BURST, &self.counters);
+        self.ring.receive(&mut self.packets, self.which.len(), &self.counters);
         for i in 0..self.packets.len() {
             if self.packets.packet_len(i) > self.packets.head(i).len() {
                 self.packets.copy_out(i, &mut self.buffer);
@@ -109,13 +112,13 @@ impl Variant for Ours {
     fn burst(&mut self) -> f64 {
         let cycles = if self.work.enqueue { self.enqueue() } else { self.dequeue() };
         assert_eq!(self.driver.refill(), buffers(self.work), "{:?}", self.work);
-        cycles as f64 / BURST as f64
+        cycles as f64 / burst(self.work) as f64
     }
 }
 
 #[cfg(feature = "reference")]
 mod theirs {
-    use super::{ADDRESSES, BURST, Driver, RING, Variant, Work, buffers, cycles, features};
+    use super::{ADDRESSES, Driver, RING, Variant, Work, buffers, burst, cycles, features};
     use ringbridge::packet::Packets;
     use ringbridge::port::generator::Generator;
     use ringbridge::reference::queue::{Format, Sent, receive, send};
@@ -148,12 +151,12 @@ mod theirs {
                 format: Format::of(features(work)),
                 packets: Packets::new(),
                 source: Generator::new(work.size),
-                frames: vec![vec![0; work.size]; BURST],
+                frames: vec![vec![0; work.size]; burst(work)],
             }
         }
 
         fn enqueue(&mut self) -> u64 {
-            self.source.receive(&mut self.packets, BURST);
+            self.source.receive(&mut self.packets, self.frames.len());
             for (i, frame) in self.frames.iter_mut().enumerate() {
                 self.packets.copy_out(i, frame);
             }
@@ -171,7 +174,7 @@ mod theirs {
         fn dequeue(&mut self) -> u64 {
             let memory = &self.driver.memory.mmap;
             let start = cycles();
-            for _ in 0..BURST {
+            for _ in 0..self.frames.len() {
                 let got = receive(&mut self.queue, memory, self.format, &mut self.frames[0]);
                 assert!(matches!(got, Some(Ok(_))));
             }
@@ -188,7 +191,7 @@ mod theirs {
         fn burst(&mut self) -> f64 {
             let cycles = if self.work.enqueue { self.enqueue() } else { self.dequeue() };
             assert_eq!(self.driver.refill(), buffers(self.work), "{:?}", self.work);
-            cycles as f64 / BURST as f64
+            cycles as f64 / burst(self.work) as f64
         }
     }
 }
