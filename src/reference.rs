@@ -10,6 +10,7 @@
 
 mod control;
 mod datapath;
+pub mod queue;
 
 use crate::counters::QueueCounters;
 use datapath::{Datapath, PortEvent};

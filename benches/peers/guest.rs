@@ -184,17 +184,18 @@ impl Own {
     }
 }
 
-/// One run; its first window is for settling.
+/// A short run to settle, and one to measure.
 fn run(guest: &mut OwnGuest, direction: Direction, size: usize, count: usize) -> Answer {
     let stop = AtomicBool::new(false);
+    let mut run = |duration| match direction {
+        Direction::ToGuest => guest.rxonly(size, Some(duration), &stop),
+        Direction::FromGuest => guest.txonly(size, Some(duration), &stop),
+        Direction::Between => guest.io(size, LOOP_PACKETS, Some(duration), &stop),
+    };
+    run(SETTLE)?;
     // A window ends at the first look at the clock after its time: leave some for that.
-    let duration = Some(WINDOW * (count as u32 + 1) + WINDOW / 2);
-    let report = match direction {
-        Direction::ToGuest => guest.rxonly(size, duration, &stop),
-        Direction::FromGuest => guest.txonly(size, duration, &stop),
-        Direction::Between => guest.io(size, LOOP_PACKETS, duration, &stop),
-    }?;
-    let windows: Vec<_> = report.windows.iter().skip(1).take(count).map(|r| r / 1e6).collect();
+    let report = run(WINDOW * count as u32 + WINDOW / 5)?;
+    let windows: Vec<_> = report.windows.iter().take(count).map(|pps| pps / 1e6).collect();
     ensure!(windows.len() == count && windows.iter().all(|&mpps| mpps > 0.0), "no packets move");
     Ok(windows)
 }

@@ -30,7 +30,7 @@ impl Server {
         size: usize,
         sockets: &[PathBuf],
     ) -> Result<Self> {
-        let mut args = vec!["run".to_string()];
+        let mut args = vec!["run".to_string(), "-q".into()];
         for socket in sockets {
             args.extend(["-p".into(), format!("vhost:{}", socket.display())]);
         }

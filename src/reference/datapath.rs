@@ -1,23 +1,19 @@
-//! The polling thread of the reference backend: packets in and out of rings with the
-//! `virtio-queue` API and nothing else.
+//! The polling thread of the reference backend.
 //!
-//! Promises: every packet is read from or written to guest memory as a whole, through one
-//! private buffer; each used element is published when its packet is done; the notification
-//! rule is looked at once a burst. Never sleeps.
+//! Promises: every packet goes through one private buffer; the notification rule is looked at
+//! once a burst and ring. Never sleeps.
 
+use super::queue::{self, Format, Sent};
 use super::{ReferenceMode, Shared};
 use crate::arch;
 use crate::counters::{QueueCounters, Reason};
 use crate::packet::{BURST, MAX_PACKET, MIN_PACKET};
-use crate::virtio::net;
-use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, MutexGuard};
 use vhost_user_backend::{VringMutex, VringState, VringT};
-use virtio_bindings::virtio_net::VIRTIO_NET_F_MRG_RXBUF;
-use virtio_queue::{Queue, QueueOwnedT, QueueT, Writer};
-use vm_memory::{Bytes, GuestAddress, GuestAddressSpace, GuestMemoryAtomic, GuestMemoryMmap};
+use virtio_queue::QueueT;
+use vm_memory::{GuestAddressSpace, GuestMemoryAtomic, GuestMemoryMmap};
 
 /// A guest's memory table, as `vhost-user-backend` keeps it.
 pub(super) type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
@@ -150,8 +146,7 @@ struct Ring<'p> {
     state: MutexGuard<'p, VringState>,
     memory: <Memory as GuestAddressSpace>::T,
     counters: &'p QueueCounters,
-    mergeable: bool,
-    header_len: usize,
+    format: Format,
     packets: u64,
     bytes: u64,
     /// Chains given back, with or without a packet in them.
@@ -174,8 +169,7 @@ impl<'p> Ring<'p> {
             state,
             memory: rings.memory.memory(),
             counters: if index == TO_GUEST { &counters.tx } else { &counters.rx },
-            mergeable: features & (1 << VIRTIO_NET_F_MRG_RXBUF) != 0,
-            header_len: net::header_len(features),
+            format: Format::of(features),
             packets: 0,
             bytes: 0,
             used: 0,
@@ -185,100 +179,40 @@ impl<'p> Ring<'p> {
 
     /// Read the next packet into `buffer`. `None` if there is none; 0 if it was none.
     fn receive(&mut self, buffer: &mut [u8]) -> Option<usize> {
-        let memory = &*self.memory;
         let queue = self.state.get_queue_mut();
-        let chain = queue.pop_descriptor_chain(memory)?;
-        let head = chain.head_index();
-        let len = chain.reader(memory).ok().and_then(|mut reader| {
-            reader.read_exact(&mut [0; net::HEADER][..self.header_len]).ok()?;
-            let len = reader.available_bytes();
-            reader.read_exact(buffer.get_mut(..len)?).ok()?;
-            Some(len)
-        });
-        let _ = queue.add_used(memory, head, 0);
+        let received = queue::receive(queue, &self.memory, self.format, buffer)?;
         self.used += 1;
-        match len {
-            Some(len) if len >= MIN_PACKET => {
+        match received {
+            Ok(len) => {
                 self.packets += 1;
                 self.bytes += len as u64;
                 Some(len)
             }
-            refused => {
-                let reason = refused.map_or(Reason::NoHeader, |_| Reason::Runt);
+            Err(reason) => {
                 self.counters.lost(reason, 1);
                 Some(0)
             }
         }
     }
 
-    /// Write `packet` into the next chain, or the next chains if they are mergeable. False if
-    /// there are not enough of them.
+    /// Write `packet` to the guest, if it has the buffers for it.
     fn send(&mut self, packet: &[u8]) -> bool {
-        let memory = &*self.memory;
-        let queue = self.state.get_queue_mut();
-        let need = self.header_len + packet.len();
-        let Some(chain) = queue.pop_descriptor_chain(memory) else { return false };
-        let head = chain.head_index();
-        let Ok(mut writer) = chain.writer(memory) else { return self.give_back(&[head]) };
-        let room = writer.available_bytes();
-        if room < need {
-            return if self.mergeable {
-                queue.go_to_previous_position();
-                self.send_merged(packet, need)
-            } else {
-                self.give_back(&[head])
-            };
+        match queue::send(self.state.get_queue_mut(), &self.memory, self.format, packet) {
+            Sent::Into(chains) => {
+                self.used += chains;
+                self.packets += 1;
+                self.bytes += packet.len() as u64;
+                // `virtio-queue` knows of the last of them only, and would answer for that one.
+                self.signal |= chains > 1;
+                true
+            }
+            Sent::Refused(chains) => {
+                self.used += chains;
+                self.counters.lost(Reason::TooLong, 1);
+                true
+            }
+            Sent::NoBuffers => false,
         }
-        let header = header(1);
-        let written = fill(&mut writer, &mut [&header[..self.header_len], packet]);
-        let _ = queue.add_used(memory, head, written as u32);
-        self.count_sent(packet, 1)
-    }
-
-    /// [`Ring::send`] into as many chains as it takes.
-    fn send_merged(&mut self, packet: &[u8], need: usize) -> bool {
-        let memory = &*self.memory;
-        let queue = self.state.get_queue_mut();
-        let first = queue.next_avail();
-        let (mut heads, mut writers, mut room) = (Vec::new(), Vec::new(), 0);
-        while room < need {
-            let Some(chain) = queue.pop_descriptor_chain(memory) else {
-                queue.set_next_avail(first);
-                return false;
-            };
-            heads.push(chain.head_index());
-            let Ok(writer) = chain.writer(memory) else { return self.give_back(&heads) };
-            room += writer.available_bytes();
-            writers.push(writer);
-        }
-        let header = header(heads.len());
-        let mut bytes = [&header[..self.header_len], packet];
-        let used: Vec<_> = heads
-            .iter()
-            .zip(&mut writers)
-            .map(|(head, writer)| (*head, fill(writer, &mut bytes) as u32))
-            .collect();
-        add_used_at_once(queue, memory, &used);
-        // `virtio-queue` knows of one used element only, and would answer for that one.
-        self.signal = true;
-        self.count_sent(packet, used.len())
-    }
-
-    fn count_sent(&mut self, packet: &[u8], chains: usize) -> bool {
-        self.used += chains;
-        self.packets += 1;
-        self.bytes += packet.len() as u64;
-        true
-    }
-
-    /// Chains that cannot hold the packet go back empty; the packet is dropped.
-    fn give_back(&mut self, heads: &[u16]) -> bool {
-        for &head in heads {
-            let _ = self.state.get_queue_mut().add_used(&*self.memory, head, 0);
-        }
-        self.used += heads.len();
-        self.counters.lost(Reason::TooLong, 1);
-        true
     }
 
     /// Signal the guest if the rule says so, count. Returns how many chains were used.
@@ -291,39 +225,6 @@ impl<'p> Ring<'p> {
         self.counters.bytes.add(self.bytes);
         self.used
     }
-}
-
-/// Publish the used elements of one packet together: a driver that saw a part of them would
-/// take the rest for lost. `add_used` publishes each, so all but the last are written past it.
-fn add_used_at_once(queue: &mut Queue, memory: &GuestMemoryMmap, used: &[(u16, u32)]) {
-    let Some((&(last, last_len), others)) = used.split_last() else { return };
-    for &(head, len) in others {
-        let slot = u64::from(queue.next_used() % queue.size());
-        let element = (u64::from(len) << 32 | u64::from(head)).to_le();
-        let _ = memory.write_obj(element, GuestAddress(queue.used_ring() + 4 + 8 * slot));
-        queue.set_next_used(queue.next_used().wrapping_add(1));
-    }
-    let _ = queue.add_used(memory, last, last_len);
-}
-
-/// A virtio-net header without offloads for a packet over `chains` chains.
-fn header(chains: usize) -> [u8; net::HEADER] {
-    let mut header = [0; net::HEADER];
-    header[10..].copy_from_slice(&(chains as u16).to_le_bytes());
-    header
-}
-
-/// Write as much of `bytes` as fits, and leave the rest in it.
-fn fill(writer: &mut Writer, bytes: &mut [&[u8]; 2]) -> usize {
-    for part in bytes {
-        let len = part.len().min(writer.available_bytes());
-        let (now, later) = part.split_at(len);
-        if writer.write_all(now).is_err() {
-            break;
-        }
-        *part = later;
-    }
-    writer.bytes_written()
 }
 
 /// An Ethernet, IPv4 and UDP header with a payload of counting bytes, cut to `size`.
