@@ -17,11 +17,7 @@ pub(super) enum Backend {
 }
 
 impl Backend {
-    pub fn start(
-        task: &Task,
-        sockets: &[PathBuf],
-        cpu: Option<usize>,
-    ) -> Result<Self, SweepError> {
+    pub fn start(task: &Task, sockets: &[PathBuf], cpu: Option<usize>) -> Result<Self, SweepError> {
         #[cfg(feature = "reference")]
         if task.against.is_some() {
             let mode = match task.direction {

@@ -4,7 +4,7 @@
 //! tails where they are; `complete_receive` *commits* and *publishes* once. Every chain comes
 //! back with length 0 in the order it was taken, good or bad; a bad one is counted by its
 //! reason. A burst ends at `max` packets, 256 KiB or 1024 descriptors. Called by the vhost
-//! port's RxQueue; never writes to a buffer.
+//! port's `RxQueue`; never writes to a buffer.
 
 use super::chain::{Desc, Direction, Pieces};
 use super::ring::{MOST_TAKEN, SplitRing};

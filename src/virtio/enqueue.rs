@@ -3,7 +3,7 @@
 //! Promises: a packet is delivered as a whole or not at all; a range is checked as a whole
 //! before its first byte is written; used entries are in avail order, their lengths exact;
 //! one publication a burst. What cannot be delivered is counted by its reason. Called by the
-//! vhost port's TxQueue; never reads payload from the guest it writes to.
+//! vhost port's `TxQueue`; never reads payload from the guest it writes to.
 
 use super::chain::{Desc, Direction, Pieces};
 use super::net::{HEADER, LEGACY_HEADER};
