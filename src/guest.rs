@@ -7,6 +7,7 @@
 use crate::config::GuestArgs;
 use crate::frontend::{self, GuestError, Report};
 use crate::sys::Termination;
+use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -27,13 +28,13 @@ pub fn run(args: &GuestArgs) -> Result<(), GuestError> {
 }
 
 /// A flag that SIGINT or SIGTERM raises.
-fn stop_on_signal() -> std::io::Result<Arc<AtomicBool>> {
+pub(crate) fn stop_on_signal() -> std::io::Result<Arc<AtomicBool>> {
     let signals = Termination::catch()?;
     let stop = Arc::new(AtomicBool::new(false));
     let raised = Arc::clone(&stop);
     // Ends with the process.
     std::thread::Builder::new().name("signals".into()).spawn(move || {
-        while !signals.wait(Duration::from_secs(3600)) {}
+        while !signals.wait(Duration::from_hours(1)) {}
         raised.store(true, Ordering::Relaxed);
     })?;
     Ok(stop)
@@ -42,9 +43,11 @@ fn stop_on_signal() -> std::io::Result<Arc<AtomicBool>> {
 fn table(report: &Report) -> String {
     let Report { seconds, rx_packets, tx_packets, .. } = report;
     let mpps = |pps: f64| pps / 1e6;
-    let mut out = format!(
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
         "RX-packets: {rx_packets:<16} Rx-Mpps: {:.3}\nTX-packets: {tx_packets:<16} Tx-Mpps: {:.3}\n\
-         in {seconds:.1} s; best 100 ms: {:.3} Mpps; {:.0} cycles/packet in the guest\n",
+         in {seconds:.1} s; best 100 ms: {:.3} Mpps; {:.0} cycles/packet in the guest",
         mpps(report.rx_pps),
         mpps(report.tx_pps),
         mpps(report.best_pps),
@@ -52,9 +55,9 @@ fn table(report: &Report) -> String {
     );
     if report.mode == frontend::Mode::Verify {
         let Report { lost, corrupt, duplicated, .. } = report;
-        out += &format!("lost: {lost}  corrupt: {corrupt}  duplicated: {duplicated}\n");
+        let _ = writeln!(out, "lost: {lost}  corrupt: {corrupt}  duplicated: {duplicated}");
     } else if report.lost > 0 {
-        out += &format!("not sent on: {}\n", report.lost);
+        let _ = writeln!(out, "not sent on: {}", report.lost);
     }
     out
 }

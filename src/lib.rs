@@ -73,6 +73,7 @@ pub mod port;
 pub mod reference;
 pub mod run;
 pub mod stats;
+pub mod sweep;
 pub mod sys;
 pub mod vhost_user;
 pub mod virtio;

@@ -1,8 +1,7 @@
 //! The program `ringbridge`: command line in, exit status out.
 
-use anyhow::bail;
 use ringbridge::cli::{self, Command, Stop};
-use ringbridge::{guest, run};
+use ringbridge::{guest, run, sweep};
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use tracing::Level;
@@ -48,7 +47,6 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Run(config) => Ok(run::run(&config)?),
         Command::Guest(args) => Ok(guest::run(&args)?),
-        // LEAD: sweep
-        Command::Sweep(args) => bail!("sweep is not there yet: {args:?}"),
+        Command::Sweep(args) => Ok(sweep::run(&args)?),
     }
 }

@@ -235,8 +235,8 @@ pub fn run(config: &RunConfig) -> Result<(), RunError> {
     loop {
         let tick = config.stats_interval.filter(|_| !config.json).map(|every| last.at + every);
         let next = [end, tick].into_iter().flatten().min();
-        let timeout = next
-            .map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(Instant::now()));
+        let timeout =
+            next.map_or(Duration::from_hours(1), |at| at.saturating_duration_since(Instant::now()));
         if signals.wait(timeout) || end.is_some_and(|end| Instant::now() >= end) {
             break;
         }

@@ -167,6 +167,8 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Sto
     })?;
     let log = match (cli.quiet, cli.verbose) {
         (true, _) => Level::WARN,
+        // A sweep's frontends are its own.
+        (false, 0) if matches!(cli.command, Flags::Sweep(_)) => Level::WARN,
         (false, 0) => Level::INFO,
         (false, 1) => Level::DEBUG,
         (false, _) => Level::TRACE,

@@ -93,7 +93,7 @@ impl Frames {
         }
         let start = self.choose(number, STARTS) as usize;
         let missing = len - frame.len();
-        frame.extend(&self.pattern[start..start + missing]);
+        frame.extend_from_slice(&self.pattern[start..start + missing]);
         if len >= HEADERS {
             let checksum = udp_checksum(frame);
             frame[40..42].copy_from_slice(&checksum.to_be_bytes());
@@ -162,11 +162,17 @@ fn udp_checksum(frame: &[u8]) -> u16 {
     }
 }
 
-/// Sum of big-endian 16-bit words, an odd byte padded with zero.
+/// Sum of big-endian 16-bit words, the end padded with zeros. Eight bytes are taken at once: a
+/// sum of larger words folds to the same value.
 fn sum(bytes: &[u8]) -> u64 {
-    let words = bytes.chunks_exact(2);
-    let odd = words.remainder().first().map_or(0, |&b| u64::from(b) << 8);
-    odd + words.map(|w| u64::from(u16::from_be_bytes([w[0], w[1]]))).sum::<u64>()
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    let halves = |word: &[u8; 8]| {
+        let word = u64::from_be_bytes(*word);
+        (word >> 32) + (word & 0xffff_ffff)
+    };
+    words.iter().map(halves).sum::<u64>() + halves(&last)
 }
 
 fn fold(mut sum: u64) -> u16 {

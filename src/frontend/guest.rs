@@ -19,8 +19,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest wait for a backend that does not take what was sent.
-const DRAIN: Duration = Duration::from_millis(200);
+/// Longest silence at the end of a run, when all that was sent should be taken and all that is
+/// on its way arrive.
+pub(super) const DRAIN: Duration = Duration::from_millis(200);
 
 /// Where a guest's backends are, and what kind of guest it is.
 #[derive(Debug, Clone)]

@@ -83,13 +83,21 @@ impl<'a> Meter<'a> {
         self.rounds = 0;
         let now = Instant::now();
         self.last_cycles = arch::cycles();
-        if self.stop.load(Ordering::Relaxed) || self.deadline.is_some_and(|d| now >= d) {
-            return Tick::Over;
-        }
         let elapsed = now - self.window_start;
-        if elapsed < WINDOW {
-            return Tick::Same;
+        let ended = elapsed >= WINDOW;
+        if ended {
+            self.end_window(now, elapsed);
         }
+        if self.stop.load(Ordering::Relaxed) || self.deadline.is_some_and(|d| now >= d) {
+            Tick::Over
+        } else if ended {
+            Tick::Window
+        } else {
+            Tick::Same
+        }
+    }
+
+    fn end_window(&mut self, now: Instant, elapsed: Duration) {
         let rate = self.window_packets as f64 / elapsed.as_secs_f64();
         self.best = self.best.max(rate);
         self.last = rate;
@@ -98,7 +106,6 @@ impl<'a> Meter<'a> {
         }
         self.window_start = now;
         self.window_packets = 0;
-        Tick::Window
     }
 
     /// Time since the start.

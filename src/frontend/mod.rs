@@ -24,17 +24,14 @@ mod session;
 mod tally;
 mod traffic;
 
-pub use driver::{
-    Burst, Completed, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Packet, Pool, RawDesc, RawRing,
-    RingArea, RingError, RxRing, TxRing,
-};
+pub use driver::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, RawDesc, RawRing, RingArea, RingError};
 pub use frame::{Frames, Number, number_of};
 pub use guest::{Guest, Link};
 pub use options::{GuestOptions, HeaderPlace, Layout, OptionsError, Table};
-pub use ram::Ram;
+pub use ram::{Ram, Region};
 pub use raw::RawGuest;
 pub use report::{Mode, Report};
-pub use session::{Listener, Session, SessionError, Wanted};
+pub use session::{Listener, RingEvents, Session, SessionError, Wanted, connect};
 pub use traffic::{Sizes, VerifyPlan};
 
 use std::io;
@@ -57,9 +54,11 @@ pub struct GuestConfig {
     pub min_size: Option<usize>,
     /// Stop after this long; else when told to.
     pub duration: Option<Duration>,
-    /// Packets in flight: in `verify` at most (unless the rings hold fewer), in `io` how many
-    /// are sent first (0: none, only what the backend sends goes round).
+    /// `verify`: packets in flight at most; fewer if the rings hold fewer.
     pub in_flight: usize,
+    /// `io`: packets sent first, to go round in a closed loop. 0: only what the backend sends
+    /// is sent on.
+    pub tx_first: usize,
     /// What kind of guest.
     pub options: GuestOptions,
     /// The CPU to pin the thread to.
@@ -78,6 +77,7 @@ impl Default for GuestConfig {
             min_size: None,
             duration: None,
             in_flight: 256,
+            tx_first: 0,
             options: GuestOptions::default(),
             cpu: None,
             connect_timeout: Duration::from_secs(10),
@@ -145,7 +145,7 @@ pub fn run(config: &GuestConfig, stop: &AtomicBool) -> Result<Report, GuestError
     let report = match config.mode {
         Mode::RxOnly => guest.rxonly(size, duration, stop),
         Mode::TxOnly => guest.txonly(size, duration, stop),
-        Mode::Io => guest.io(size, config.in_flight, duration, stop),
+        Mode::Io => guest.io(size, config.tx_first, duration, stop),
         Mode::Verify => {
             let sizes = Sizes { min: config.min_size.unwrap_or(size), max: size };
             guest.verify(VerifyPlan { sizes, in_flight: config.in_flight }, duration, stop)

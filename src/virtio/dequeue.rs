@@ -4,7 +4,7 @@
 //! tails where they are; `complete_receive` *commits* and *publishes* once. Every chain comes
 //! back with length 0 in the order it was taken, good or bad; a bad one is counted by its
 //! reason. A burst ends at `max` packets, 256 KiB or 1024 descriptors. Called by the vhost
-//! port's RxQueue; never writes to a buffer.
+//! port's `RxQueue`; never writes to a buffer.
 
 use super::chain::{Desc, Direction, Pieces};
 use super::ring::{MOST_TAKEN, SplitRing};
@@ -128,8 +128,9 @@ impl SplitRing {
         if self.taken.is_empty() {
             return;
         }
-        for i in 0..self.taken.len() {
-            self.put_used(self.taken[i], 0);
+        for &head in &self.taken {
+            self.write_used(self.next_used, head, 0);
+            self.next_used = self.next_used.wrapping_add(1);
         }
         self.next_avail = self.next_avail.wrapping_add(self.taken.len() as u16);
         self.taken.clear();

@@ -3,7 +3,7 @@
 //! Promises: a packet is delivered as a whole or not at all; a range is checked as a whole
 //! before its first byte is written; used entries are in avail order, their lengths exact;
 //! one publication a burst. What cannot be delivered is counted by its reason. Called by the
-//! vhost port's TxQueue; never reads payload from the guest it writes to.
+//! vhost port's `TxQueue`; never reads payload from the guest it writes to.
 
 use super::chain::{Desc, Direction, Pieces};
 use super::net::{HEADER, LEGACY_HEADER};
@@ -81,6 +81,7 @@ impl SplitRing {
             arch::prefetch_read(ptr);
             buffers.push(ptr);
         }
+        let mut used = self.next_used;
         for (&i, (&head, &buffer)) in which.iter().zip(heads.iter().zip(&buffers)) {
             let i = i as usize;
             let len = packets.packet_len(i);
@@ -89,9 +90,11 @@ impl SplitRing {
                 write_header::<H>(buffer, 1);
                 packets.copy_to(i, buffer.add(H));
             }
-            self.put_used(head, (H + len) as u32);
+            self.write_used(used, head, (H + len) as u32);
+            used = used.wrapping_add(1);
             delivered.add(len);
         }
+        self.next_used = used;
         self.next_avail = self.next_avail.wrapping_add(buffers.len() as u16);
         &which[buffers.len()..]
     }
@@ -155,7 +158,8 @@ impl SplitRing {
     fn give_back(&mut self, chains: &[Gathered]) {
         let mut start = 0;
         for chain in chains {
-            self.put_used(chain.head, chain.end - start);
+            self.write_used(self.next_used, chain.head, chain.end - start);
+            self.next_used = self.next_used.wrapping_add(1);
             start = chain.end;
         }
         self.next_avail = self.next_avail.wrapping_add(chains.len() as u16);
@@ -173,18 +177,17 @@ impl SplitRing {
         walked
     }
 
-    /// Write the next used entry. It becomes visible with the index.
+    /// Write used entry `at` (free running). It becomes visible with the index.
     #[inline(always)]
-    pub(super) fn put_used(&mut self, head: u16, len: u32) {
-        let at = (self.next_used & (self.size - 1)) as usize;
-        // SAFETY: at < size, and the used ring has `size` entries of 8 bytes.
+    pub(super) fn write_used(&self, at: u16, head: u16, len: u32) {
+        let slot = (at & (self.size - 1)) as usize;
+        // SAFETY: slot < size, and the used ring has `size` entries of 8 bytes.
         unsafe {
             arch::store_unaligned_u64(
-                self.used_ring.as_ptr().add(at),
+                self.used_ring.as_ptr().add(slot),
                 u64::from(head) | u64::from(len) << 32,
             );
         }
-        self.next_used = self.next_used.wrapping_add(1);
     }
 }
 

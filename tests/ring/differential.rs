@@ -2,15 +2,15 @@
 //! devices serve them, and after every burst used entries, packets and the notify decision
 //! must agree, at the end every byte of memory.
 //!
-//! What the oracle does not decide is not compared: it ignores NO_INTERRUPT (so the notify
-//! decision is compared with EVENT_IDX only), truncates wrong chains in silence (so those only
+//! What the oracle does not decide is not compared: it ignores `NO_INTERRUPT` (so the notify
+//! decision is compared with `EVENT_IDX` only), truncates wrong chains in silence (so those only
 //! have to come back with length 0, in order), and reads a chain by its readable descriptors
 //! wherever they stand.
 
 use crate::bytes;
 use crate::guest::{
     Desc, Driver, EVENT_IDX, Guest, INDIRECT, Layout, MRG_RXBUF, NEXT, REGION, VERSION_1, WRITE,
-    frame,
+    eventfd, frame, signals,
 };
 use proptest::prelude::*;
 use ringbridge::counters::QueueCounters;
@@ -19,7 +19,6 @@ use ringbridge::virtio::SplitRing;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::FromRawFd;
 use std::sync::Arc;
 use virtio_queue::{Queue, QueueT};
 
@@ -123,8 +122,7 @@ struct Ours {
 
 impl Ours {
     fn new(driver: &Driver, features: u64) -> Self {
-        let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
-        let call = unsafe { File::from_raw_fd(fd) };
+        let call = eventfd();
         let mut setup = driver.setup();
         setup.call = Some(call.try_clone().unwrap());
         let memory = Arc::clone(&driver.guest.shared);
@@ -145,7 +143,7 @@ impl Ours {
 
     fn notified(&mut self) -> bool {
         self.ring().notify();
-        self.call.read(&mut [0; 8]).is_ok()
+        signals(&self.call) > 0
     }
 }
 

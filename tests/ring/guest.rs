@@ -4,6 +4,7 @@
 use ringbridge::memory::{GuestMemory, RegionSpec};
 use ringbridge::virtio::{RingAddresses, RingSetup, SplitRing};
 use std::fs::File;
+use std::io::Read;
 use std::os::fd::FromRawFd;
 use std::sync::Arc;
 use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap};
@@ -25,9 +26,26 @@ pub struct Guest {
     pub shared: Arc<GuestMemory>,
 }
 
+/// An eventfd that does not block.
+pub fn eventfd() -> File {
+    // SAFETY: takes no pointers.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+    assert!(fd >= 0);
+    // SAFETY: the descriptor was just made and belongs to nobody else.
+    unsafe { File::from_raw_fd(fd) }
+}
+
+/// Signals since the last call.
+pub fn signals(mut fd: &File) -> u64 {
+    let mut count = [0; 8];
+    fd.read(&mut count).map_or(0, |_| u64::from_ne_bytes(count))
+}
+
 fn memfd() -> File {
+    // SAFETY: the name is a constant C string.
     let fd = unsafe { libc::memfd_create(c"guest".as_ptr(), libc::MFD_CLOEXEC) };
     assert!(fd >= 0);
+    // SAFETY: the descriptor was just made and belongs to nobody else.
     let file = unsafe { File::from_raw_fd(fd) };
     file.set_len(REGION).unwrap();
     file
@@ -99,11 +117,6 @@ impl Layout {
 
     pub fn used(self) -> u64 {
         (self.avail() + 6 + 2 * u64::from(self.size)).next_multiple_of(4)
-    }
-
-    /// First byte behind the ring, 4096-byte aligned.
-    pub fn end(self) -> u64 {
-        (self.used() + 6 + 8 * u64::from(self.size)).next_multiple_of(4096)
     }
 }
 

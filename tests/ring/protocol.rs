@@ -1,25 +1,13 @@
 //! Indices, notifications, ring sizes, and rings that lie.
 
-use crate::guest::{Driver, EVENT_IDX, Guest, Layout, REGION, USER, VERSION_1, WRITE, frame};
+use crate::guest::{
+    Driver, EVENT_IDX, Guest, Layout, REGION, USER, VERSION_1, WRITE, eventfd, frame, signals,
+};
 use crate::receive;
 use ringbridge::counters::{QueueCounters, Reason};
 use ringbridge::virtio::{RingSetup, SplitRing, StartError};
 use std::fs::File;
-use std::io::Read;
-use std::os::fd::FromRawFd;
 use std::sync::Arc;
-
-fn eventfd() -> File {
-    let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
-    assert!(fd >= 0);
-    unsafe { File::from_raw_fd(fd) }
-}
-
-/// Signals since the last call.
-fn signals(mut fd: &File) -> u64 {
-    let mut count = [0; 8];
-    fd.read(&mut count).map_or(0, |_| u64::from_ne_bytes(count))
-}
 
 /// A driver and its ring, with the call and error eventfds.
 fn with_fds(driver: &Driver, features: u64) -> (SplitRing, File, File) {

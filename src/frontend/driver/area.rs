@@ -85,13 +85,13 @@ impl RingArea {
         &self.ram
     }
 
-    /// The words both sides share.
-    pub fn words(&self) -> RingWords {
+    /// The words both sides share. Their users must not outlive this area.
+    pub(in crate::frontend) fn words(&self) -> RingWords {
         let n = usize::from(self.place.size);
         let (avail, used) = (self.place.avail, self.place.used);
         let word = |offset: usize| {
-            // SAFETY: even offsets inside the ring, which `new` found inside the memory; the
-            // memory lives as long as this area, which outlives its words' users.
+            // SAFETY: even offsets inside the ring, which `new` found inside the memory; that
+            // lives as long as this area, and its words are only used by its owners.
             unsafe { Word16::new(self.ram.host(offset).cast()) }
         };
         RingWords {

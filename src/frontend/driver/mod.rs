@@ -8,26 +8,28 @@
 
 mod area;
 mod fifo;
+mod geometry;
 mod pool;
 mod queue;
 mod raw;
 mod rx;
 mod tx;
 
-pub use area::{RingArea, RingPlace};
+pub use area::RingArea;
+pub(super) use area::RingPlace;
 pub(super) use fifo::Fifo;
-pub use pool::{Geometry, Packet, Pool};
-pub use queue::{Queue, QueueFeatures, QueuePlan};
+pub(super) use geometry::Geometry;
+pub(super) use pool::{Packet, Pool};
+pub(super) use queue::{Queue, QueueFeatures, QueuePlan};
 pub use raw::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, RawDesc, RawRing};
-pub use rx::RxRing;
-pub(super) use tx::clear_header;
-pub use tx::{Completed, TxRing};
+pub(super) use rx::RxRing;
+pub(super) use tx::{Completed, TxRing, clear_header};
 
 /// Most used entries that are taken at once.
-pub const BURST: usize = 64;
+pub(super) const BURST: usize = 64;
 
 /// Packets received at once.
-pub type Burst = arrayvec::ArrayVec<Packet, BURST>;
+pub(super) type Burst = arrayvec::ArrayVec<Packet, BURST>;
 
 /// What a backend did to a ring that it must not do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -6,18 +6,10 @@
 //! several is a linked list kept here, in private memory.
 
 use super::fifo::Fifo;
+use super::geometry::{Geometry, PACKET_AT};
 use crate::arch;
-use crate::frontend::options::{HeaderPlace, Layout};
-use crate::frontend::ram::{Plan, Ram};
+use crate::frontend::ram::Ram;
 use std::sync::Arc;
-
-/// Where a packet begins in a buffer made of one piece: its IP header is then aligned to 4 and
-/// its UDP payload to 8, and the first cache line holds everything up to that payload's first
-/// 8 bytes.
-const PACKET_AT: usize = 14;
-/// Bytes of all data pieces but the last: no header of a packet fits one.
-const DATA_PIECE: usize = 37;
-const LINE: usize = 64;
 
 /// A packet in buffers of a pool.
 #[derive(Debug, Clone, Copy)]
@@ -35,77 +27,6 @@ struct Link {
     next: u32,
     /// Bytes in this buffer, the virtio-net header included.
     len: u32,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Piece {
-    at: u32,
-    len: u32,
-}
-
-/// Size and shape of a pool's buffers.
-#[derive(Debug, Clone)]
-pub struct Geometry {
-    /// Bytes of a buffer, the virtio-net header included.
-    capacity: usize,
-    header_len: usize,
-    pieces: Vec<Piece>,
-    stride: usize,
-    count: u32,
-    at: usize,
-}
-
-impl Geometry {
-    /// Room for twice `ring_size` buffers of `capacity` bytes, cut as `layout` says.
-    pub fn new(
-        plan: &mut Plan,
-        ring_size: u16,
-        capacity: usize,
-        header_len: usize,
-        layout: Layout,
-    ) -> Self {
-        let pieces = cut(capacity, header_len, layout);
-        let end = pieces.iter().map(|p| p.at as usize + p.len as usize).max().unwrap_or(0);
-        // An odd number of lines, so that buffers do not crowd a few sets of the cache.
-        let stride = (end.div_ceil(LINE) | 1) * LINE;
-        let count = 2 * u32::from(ring_size);
-        let at = plan.place(stride * count as usize, LINE);
-        Geometry { capacity, header_len, pieces, stride, count, at }
-    }
-}
-
-/// The pieces of a buffer. Several are apart, at odd addresses and not ascending, so that a
-/// backend that runs on past the end of one writes where it is noticed.
-fn cut(capacity: usize, header_len: usize, layout: Layout) -> Vec<Piece> {
-    let mut lengths: Vec<usize> = match layout.header {
-        HeaderPlace::WithData => vec![],
-        HeaderPlace::Alone => vec![header_len],
-        HeaderPlace::Split(n) => {
-            let n = usize::from(n);
-            (0..n).map(|i| header_len * (i + 1) / n - header_len * i / n).collect()
-        }
-    };
-    let mut left = capacity - lengths.iter().sum::<usize>();
-    for i in 1..=layout.data {
-        let with_header = if lengths.is_empty() { header_len } else { 0 };
-        let last = i == layout.data;
-        let len = if last { left } else { left.min(DATA_PIECE + with_header) };
-        if len > 0 {
-            lengths.push(len);
-        }
-        left -= len;
-    }
-    if let [one] = lengths[..] {
-        return vec![Piece { at: (PACKET_AT - header_len) as u32, len: one as u32 }];
-    }
-    let mut at = 3;
-    let mut pieces = Vec::with_capacity(lengths.len());
-    for len in lengths.iter().rev() {
-        pieces.push(Piece { at: at as u32, len: *len as u32 });
-        at += len + 21;
-    }
-    pieces.reverse();
-    pieces
 }
 
 /// The buffers of one ring.
@@ -190,8 +111,27 @@ impl Pool {
 
     /// The buffer that will be taken after `ahead` others: a guess, for prefetching.
     #[inline(always)]
-    pub(in crate::frontend) fn peek(&self, ahead: u32) -> u32 {
+    pub fn peek(&self, ahead: u32) -> u32 {
         self.free.peek(ahead)
+    }
+
+    /// Take buffers for a packet of `len` bytes. None are taken if there are not enough.
+    pub fn take(&mut self, len: usize) -> Option<Packet> {
+        let mut left = self.geometry.header_len + len;
+        let buffers = left.div_ceil(self.geometry.capacity);
+        if buffers as u32 > self.free() {
+            return None;
+        }
+        let first = self.pop()?;
+        let mut last = first;
+        for _ in 1..buffers {
+            let next = self.pop()?;
+            self.link(last, self.geometry.capacity as u32, next);
+            left -= self.geometry.capacity;
+            last = next;
+        }
+        self.link(last, left as u32, 0);
+        Some(Packet { buffer: first, len: len as u32, buffers: buffers as u16 })
     }
 
     /// Give one buffer back.
@@ -211,7 +151,7 @@ impl Pool {
 
     /// Give all buffers of a packet but the first back.
     #[cold]
-    pub(in crate::frontend) fn recycle_rest(&mut self, packet: Packet) {
+    pub fn recycle_rest(&mut self, packet: Packet) {
         let mut buffer = packet.buffer;
         for _ in 1..packet.buffers {
             buffer = self.links[buffer as usize].next;
@@ -220,18 +160,18 @@ impl Pool {
     }
 
     /// Record that `len` bytes of `buffer` are used and that `next` follows it.
-    pub(in crate::frontend) fn link(&mut self, buffer: u32, len: u32, next: u32) {
+    pub fn link(&mut self, buffer: u32, len: u32, next: u32) {
         self.links[buffer as usize] = Link { next, len };
     }
 
     /// Record what follows `buffer`; its length stays.
-    pub(in crate::frontend) fn link_next(&mut self, buffer: u32, next: u32) {
+    pub fn link_next(&mut self, buffer: u32, next: u32) {
         self.links[buffer as usize].next = next;
     }
 
     /// Our pointer to the header of a simple buffer; the packet begins at offset 14.
     #[inline(always)]
-    pub(in crate::frontend) fn simple_host(&self, buffer: u32) -> *mut u8 {
+    pub fn simple_host(&self, buffer: u32) -> *mut u8 {
         let offset = buffer as usize * self.geometry.stride + PACKET_AT - self.geometry.header_len;
         debug_assert!(buffer < self.geometry.count);
         // SAFETY: buffer numbers are below the count, all of whose strides `new` found inside
@@ -241,7 +181,7 @@ impl Pool {
 
     /// Guest-physical address of the header of a simple buffer.
     #[inline(always)]
-    pub(in crate::frontend) fn simple_guest(&self, buffer: u32) -> u64 {
+    pub fn simple_guest(&self, buffer: u32) -> u64 {
         let offset = buffer as usize * self.geometry.stride + PACKET_AT - self.geometry.header_len;
         self.guest + offset as u64
     }
@@ -249,7 +189,7 @@ impl Pool {
     /// Bring the line with the headers of a packet in. A guess may be wrong: prefetches are
     /// harmless.
     #[inline(always)]
-    pub(in crate::frontend) fn prefetch(&self, buffer: u32, write: bool) {
+    pub fn prefetch(&self, buffer: u32, write: bool) {
         let line = self.host.wrapping_add(buffer as usize * self.geometry.stride);
         if write { arch::prefetch_write(line) } else { arch::prefetch_read(line) }
     }
@@ -263,7 +203,7 @@ impl Pool {
 
     /// Write 8 bytes at a packet's 42nd, in a simple buffer.
     #[inline(always)]
-    pub(in crate::frontend) fn stamp(&self, buffer: u32, value: u64) {
+    pub fn stamp(&self, buffer: u32, value: u64) {
         // SAFETY: as in `load_first_line`.
         unsafe {
             let line = self.host.add(buffer as usize * self.geometry.stride);
@@ -283,12 +223,12 @@ impl Pool {
     }
 
     /// The descriptors (address, length) of `len` bytes in one buffer.
-    pub(in crate::frontend) fn descriptors(&self, buffer: u32, len: u32, to: &mut Vec<(u64, u32)>) {
+    pub fn descriptors(&self, buffer: u32, len: u32, to: &mut Vec<(u64, u32)>) {
         to.extend(self.pieces_of(buffer, len).map(|(at, len)| (self.ram.guest(at), len)));
     }
 
     /// The descriptors of a whole packet, its virtio-net header included.
-    pub(in crate::frontend) fn packet_descriptors(&self, packet: Packet, to: &mut Vec<(u64, u32)>) {
+    pub fn packet_descriptors(&self, packet: Packet, to: &mut Vec<(u64, u32)>) {
         self.each_buffer(packet, |buffer, len| self.descriptors(buffer, len, to));
     }
 
@@ -317,7 +257,7 @@ impl Pool {
     }
 
     /// The first `to.len()` bytes of a buffer.
-    pub(in crate::frontend) fn read_head(&self, buffer: u32, to: &mut [u8]) {
+    pub fn read_head(&self, buffer: u32, to: &mut [u8]) {
         let mut done = 0;
         for (at, len) in self.pieces_of(buffer, to.len() as u32) {
             self.ram.read(at, &mut to[done..done + len as usize]);
@@ -325,31 +265,52 @@ impl Pool {
         }
     }
 
-    /// Write `bytes`, header first, to the beginning of a buffer; no more than it holds.
-    pub fn write(&self, buffer: u32, bytes: &[u8]) {
-        self.write_at(buffer, 0, bytes);
-    }
-
-    /// Write `bytes` behind the first `skip` bytes of a buffer; no more than it holds.
-    pub(in crate::frontend) fn write_at(&self, buffer: u32, skip: usize, bytes: &[u8]) {
-        let (mut skip, mut done) = (skip, 0);
-        for (at, len) in self.pieces_of(buffer, (skip + bytes.len()) as u32) {
-            let skipped = skip.min(len as usize);
-            skip -= skipped;
-            let n = len as usize - skipped;
-            self.ram.write(at + skipped, &bytes[done..done + n]);
-            done += n;
-        }
+    /// Write `bytes` behind the first `skip` bytes of a packet, of which the virtio-net header
+    /// is part; no more than it holds.
+    pub fn write(&self, packet: Packet, skip: usize, bytes: &[u8]) {
+        let (mut skip, mut rest) = (skip, bytes);
+        self.each_buffer(packet, |buffer, len| {
+            for (at, len) in self.pieces_of(buffer, len) {
+                let skipped = skip.min(len as usize);
+                skip -= skipped;
+                let (now, later) = rest.split_at(rest.len().min(len as usize - skipped));
+                self.ram.write(at + skipped, now);
+                rest = later;
+            }
+        });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frontend::options::{HeaderPlace, Layout};
+    use crate::frontend::ram::Plan;
 
     fn layouts() -> Vec<Layout> {
         let places = [HeaderPlace::WithData, HeaderPlace::Alone, HeaderPlace::Split(5)];
         places.iter().flat_map(|&header| [1, 2, 7].map(|data| Layout { header, data })).collect()
+    }
+
+    fn whole(buffer: u32, len: u32) -> Packet {
+        Packet { buffer, len, buffers: 1 }
+    }
+
+    #[test]
+    fn buffers_are_taken_for_a_packet_or_not_at_all() {
+        let mut pool = pool(100, 12, Layout::ONE);
+        let packet = pool.take(489).unwrap();
+        assert_eq!((packet.buffer, packet.buffers, pool.free()), (0, 6, 2));
+        let mut descriptors = vec![];
+        pool.packet_descriptors(packet, &mut descriptors);
+        assert_eq!(
+            descriptors.iter().map(|d| d.1).collect::<Vec<_>>(),
+            [100, 100, 100, 100, 100, 1]
+        );
+        assert!(pool.take(189).is_none());
+        assert_eq!(pool.take(188).unwrap().buffers, 2);
+        pool.recycle(packet);
+        assert_eq!(pool.free(), 6);
     }
 
     fn pool(capacity: usize, header_len: usize, layout: Layout) -> Pool {
@@ -360,28 +321,15 @@ mod tests {
     }
 
     #[test]
-    fn pieces_cover_the_buffer_and_never_touch() {
-        for layout in layouts() {
-            for (capacity, header) in [(12, 12), (13, 12), (76, 12), (2048, 10)] {
-                let mut pieces = cut(capacity, header, layout);
-                assert_eq!(pieces.iter().map(|p| p.len as usize).sum::<usize>(), capacity);
-                assert!(pieces.len() <= layout.pieces());
-                pieces.sort_by_key(|p| p.at);
-                assert!(pieces.windows(2).all(|w| w[0].at + w[0].len < w[1].at));
-            }
-        }
-    }
-
-    #[test]
     fn what_is_written_is_read_and_neighbours_are_untouched() {
         for layout in layouts() {
             let pool = pool(200, 12, layout);
             for b in 0..pool.count() {
-                pool.write(b, &[b as u8; 200]);
+                pool.write(whole(b, 188), 0, &[b as u8; 200]);
             }
             let mut bytes = vec![];
             for b in 0..pool.count() {
-                pool.read(Packet { buffer: b, len: 188, buffers: 1 }, &mut bytes);
+                pool.read(whole(b, 188), &mut bytes);
                 assert_eq!(bytes, [b as u8; 200]);
             }
         }
@@ -390,16 +338,18 @@ mod tests {
     #[test]
     fn a_packet_over_several_buffers_is_one() {
         let mut pool = pool(100, 12, Layout { header: HeaderPlace::Alone, data: 2 });
-        pool.write(3, &[3; 100]);
-        pool.write(5, &[5; 100]);
-        pool.write(1, &[1; 7]);
         pool.link(3, 100, 5);
         pool.link(5, 100, 1);
         pool.link(1, 7, 0);
         let packet = Packet { buffer: 3, len: 195, buffers: 3 };
+        let written: Vec<u8> = (0..207).collect();
+        pool.write(packet, 0, &written[..10]);
+        pool.write(packet, 10, &written[10..]);
         let mut bytes = vec![];
         pool.read(packet, &mut bytes);
-        assert_eq!(bytes, [[3; 100].as_slice(), &[5; 100], &[1; 7]].concat());
+        assert_eq!(bytes, written);
+        pool.read(whole(5, 88), &mut bytes);
+        assert_eq!(bytes, written[100..200]);
         let mut descriptors = vec![];
         pool.packet_descriptors(packet, &mut descriptors);
         let lengths: Vec<u32> = descriptors.iter().map(|d| d.1).collect();
@@ -418,7 +368,7 @@ mod tests {
             let pool = pool(300, header, Layout::ONE);
             pool.stamp(2, u64::from_le_bytes(*b"stampede"));
             let mut bytes = vec![];
-            pool.read(Packet { buffer: 2, len: 100, buffers: 1 }, &mut bytes);
+            pool.read(whole(2, 100), &mut bytes);
             assert_eq!(&bytes[header + 42..header + 50], b"stampede");
             assert_eq!(pool.load_first_line(2), u64::from_le_bytes(*b"stampede"));
         }

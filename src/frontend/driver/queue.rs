@@ -177,11 +177,6 @@ impl Queue {
         self.outstanding
     }
 
-    /// Index of the next used entry to take.
-    pub fn next_used(&self) -> u16 {
-        self.next_used
-    }
-
     /// Kicks written so far.
     pub fn kicks(&self) -> u64 {
         self.kicks

@@ -6,7 +6,7 @@
 use super::area::{RingArea, RingPlace, desc_rest};
 use crate::frontend::ram::Ram;
 use crate::frontend::session::RingEvents;
-use crate::virtio::order::{Driver, RingWords};
+use crate::virtio::order::Driver;
 use std::io;
 use std::sync::Arc;
 use std::thread;
@@ -103,12 +103,27 @@ impl RawRing {
     /// Publish any avail index.
     pub fn set_avail_idx(&mut self, idx: u16) {
         self.avail_idx = idx;
-        Driver::new(self.words(), false).publish_avail_idx(idx);
+        Driver::new(self.area.words(), false).publish_avail_idx(idx);
     }
 
-    /// The shared words: flags, events, indices.
-    pub fn words(&self) -> RingWords {
-        self.area.words()
+    /// Write `avail.flags`.
+    pub fn set_avail_flags(&mut self, flags: u16) {
+        self.area.words().avail_flags.store(flags);
+    }
+
+    /// Write `used_event`.
+    pub fn set_used_event(&mut self, event: u16) {
+        self.area.words().used_event.store(event);
+    }
+
+    /// Read `used.flags`.
+    pub fn used_flags(&self) -> u16 {
+        self.area.words().used_flags.load()
+    }
+
+    /// Read `avail_event`.
+    pub fn avail_event(&self) -> u16 {
+        self.area.words().avail_event.load()
     }
 
     /// Kick.
@@ -123,7 +138,7 @@ impl RawRing {
 
     /// `used.idx`; entries before it may be read.
     pub fn used_idx(&self) -> u16 {
-        Driver::new(self.words(), false).load_used_idx()
+        Driver::new(self.area.words(), false).load_used_idx()
     }
 
     /// Used entry at index `at`: id and length.

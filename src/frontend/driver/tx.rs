@@ -104,12 +104,12 @@ impl TxRing {
 /// Make the header of a received packet one of a packet to send: all zero (virtio 1.2,
 /// 5.1.6.2.1: nothing is offloaded and `num_buffers` must be 0).
 #[inline]
-pub(in crate::frontend) fn clear_header(pool: &Pool, buffer: u32) {
+pub fn clear_header(pool: &Pool, packet: Packet) {
     if !pool.simple() {
-        pool.write(buffer, &[0; 12][..pool.header_len()]);
+        pool.write(packet, 0, &[0; 12][..pool.header_len()]);
         return;
     }
-    let header = pool.simple_host(buffer);
+    let header = pool.simple_host(packet.buffer);
     // SAFETY: a simple buffer begins with a whole header of 10 or 12 bytes.
     unsafe {
         arch::store_unaligned_u64(header.cast(), 0);

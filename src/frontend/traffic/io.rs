@@ -3,12 +3,12 @@
 //! Packets change rings with their buffers; nothing is copied unless the two sockets see
 //! different memories. A sent buffer returns to the pool of the ring that received it.
 
-use super::{Progress, at};
+use super::{Progress, at, send_frame};
 use crate::frontend::GuestError;
 use crate::frontend::driver::clear_header;
 use crate::frontend::driver::{Burst, Completed, Packet, Pool, RingError, RxRing, TxRing};
 use crate::frontend::frame::{Frames, Number};
-use crate::frontend::guest::{Guest, QueuePair, drain};
+use crate::frontend::guest::{DRAIN, Guest, QueuePair, drain};
 use crate::frontend::meter::{Meter, Tick};
 use crate::frontend::report::{Mode, Report};
 use crate::frontend::tally::Verdict;
@@ -36,7 +36,7 @@ struct Direction<'a> {
 }
 
 impl Guest {
-    /// Send on what arrives. First `in_flight` packets of `size` bytes are sent, shared by the
+    /// Send on what arrives. First `tx_first` packets of `size` bytes are sent, shared by the
     /// two directions, to go round for ever; with 0 only what the backend sends does.
     ///
     /// # Errors
@@ -45,7 +45,7 @@ impl Guest {
     pub fn io(
         &mut self,
         size: usize,
-        in_flight: usize,
+        tx_first: usize,
         duration: Option<Duration>,
         stop: &AtomicBool,
     ) -> Result<Report, GuestError> {
@@ -55,7 +55,7 @@ impl Guest {
         let mut verdict = Verdict::default();
         let mut burst = Burst::new();
         let mut scratch = Vec::with_capacity(crate::packet::MAX_PACKET + 16);
-        self.inject(size, in_flight)?;
+        let mut looping = self.inject(size, tx_first)?;
         let mut meter = Meter::start(duration, stop);
         let mut heard = Instant::now();
         loop {
@@ -63,6 +63,7 @@ impl Guest {
             self.each_direction(|mut d| d.forward(&mut burst, &mut scratch, &mut moved))?;
             progress.add(moved.received);
             verdict.lost += moved.dropped;
+            looping = looping.saturating_sub(moved.dropped);
             let tick = match moved.received.packets {
                 0 if moved.reclaimed == 0 => self.rest(true, &mut meter)?,
                 n => meter.round(n),
@@ -73,9 +74,9 @@ impl Guest {
                     self.check_alive()?;
                     if meter.last_window_moved() {
                         heard = Instant::now();
-                    } else if in_flight > 0 && heard.elapsed() > SILENCE {
-                        verdict.lost += in_flight as u64;
-                        self.inject(size, in_flight)?;
+                    } else if tx_first > 0 && heard.elapsed() > SILENCE {
+                        verdict.lost += looping;
+                        looping = self.inject(size, tx_first)?;
                         heard = Instant::now();
                     }
                 }
@@ -83,8 +84,29 @@ impl Guest {
             }
         }
         let seconds = meter.elapsed().as_secs_f64();
-        self.each_direction(|direction| direction.finish())?;
+        self.each_direction(|d| drain(d.tx, d.tx_pool.unwrap_or(d.rx_pool)))?;
+        progress.add(self.swallow(looping, &mut burst)?);
         Ok(progress.report(self, (Mode::Io, size), (meter, seconds), verdict))
+    }
+
+    /// The end of a closed loop: receive the `looping` packets that are on their way.
+    fn swallow(&mut self, looping: u64, burst: &mut Burst) -> Result<Completed, GuestError> {
+        let mut received = Completed::default();
+        let mut heard = Instant::now();
+        while received.packets < looping && heard.elapsed() < DRAIN {
+            self.each_direction(|d| {
+                d.rx.poll(d.rx_pool, burst)?;
+                for packet in burst.iter() {
+                    received.packets += 1;
+                    received.bytes += u64::from(packet.len);
+                    d.rx_pool.recycle(*packet);
+                    heard = Instant::now();
+                }
+                d.rx.refill(d.rx_pool);
+                Ok(())
+            })?;
+        }
+        Ok(received)
     }
 
     /// Do `what` for every direction of every queue pair.
@@ -112,12 +134,13 @@ impl Guest {
         Ok(())
     }
 
-    /// Send `packets` packets, shared evenly by all directions of all queue pairs.
-    fn inject(&mut self, size: usize, packets: usize) -> Result<(), GuestError> {
+    /// Send `packets` packets, shared evenly by all directions of all queue pairs; how many
+    /// there was room for.
+    fn inject(&mut self, size: usize, packets: usize) -> Result<u64, GuestError> {
         let ports = self.ports.len();
         let parts = ports * usize::from(self.options.queue_pairs);
         let frames = Frames::new(self.epoch, false);
-        let (mut part, mut seq) = (0, 0);
+        let (mut part, mut sent) = (0, 0);
         self.each_direction(|d| {
             let n = packets * (part + 1) / parts - packets * part / parts;
             part += 1;
@@ -125,33 +148,22 @@ impl Guest {
             d.tx.reclaim(pool)?;
             let mut frame = Vec::new();
             for _ in 0..n {
-                let Some(buffer) = pool.pop() else { break };
-                frames.build_unsummed(Number { stream: 0, seq }, size, &mut frame);
-                seq += 1;
-                if !send_frame(d.tx, pool, buffer, &frame) {
+                frames.build_unsummed(Number { stream: 0, seq: sent }, size, &mut frame);
+                if !send_frame(d.tx, pool, &frame) {
                     break;
                 }
+                sent += 1;
             }
             d.tx.publish();
             Ok(())
-        })
+        })?;
+        Ok(sent)
     }
 }
 
 fn direction<'a>(from: &'a mut QueuePair, to: &'a mut QueuePair, shared: bool) -> Direction<'a> {
     let tx_pool = if shared { None } else { Some(&mut to.tx_pool) };
     Direction { rx: &mut from.rx, rx_pool: &mut from.rx_pool, tx: &mut to.tx, tx_pool }
-}
-
-/// Put a frame into `buffer` and post it. Without room the buffer goes back.
-fn send_frame(tx: &mut TxRing, pool: &mut Pool, buffer: u32, frame: &[u8]) -> bool {
-    clear_header(pool, buffer);
-    pool.write_at(buffer, pool.header_len(), frame);
-    let posted = tx.post(pool, Packet { buffer, len: frame.len() as u32, buffers: 1 });
-    if !posted {
-        pool.push(buffer);
-    }
-    posted
 }
 
 impl Direction<'_> {
@@ -164,59 +176,48 @@ impl Direction<'_> {
         moved: &mut Moved,
     ) -> Result<(), RingError> {
         self.rx.poll(self.rx_pool, burst)?;
-        if burst.is_empty() || (self.tx.queue().room() as usize) < burst.len() {
+        let wanted = burst.len() * self.rx_pool.pieces();
+        if burst.is_empty() || (self.tx.queue().room() as usize) < wanted {
             // Idle, or short of descriptors: see what has been sent. Buffers that are not taken
             // back could not be received into.
-            let pool = self.tx_pool.as_deref_mut().unwrap_or(self.rx_pool);
-            moved.reclaimed += self.tx.reclaim(pool)?;
+            moved.reclaimed += self.reclaim()?;
         }
         moved.received.packets += burst.len() as u64;
         for packet in burst.iter() {
             moved.received.bytes += u64::from(packet.len);
-            let sent = match &mut self.tx_pool {
-                None => hand_over(self.tx, self.rx_pool, *packet),
-                Some(to) => copy_over((self.tx, to), self.rx_pool, *packet, scratch),
-            };
-            moved.dropped += u64::from(!sent);
+            let sent = self.send(*packet, scratch)
+                // Packets over several buffers need more room than was thought.
+                || self.reclaim()? > 0 && self.send(*packet, scratch);
+            if !sent {
+                moved.dropped += 1;
+            }
+            if !sent || self.tx_pool.is_some() {
+                self.rx_pool.recycle(*packet);
+            }
         }
-        self.tx.publish();
+        // In this order: in a closed loop what is sent may come straight back, and needs buffers.
         self.rx.refill(self.rx_pool);
+        self.tx.publish();
         Ok(())
     }
 
-    fn finish(self) -> Result<(), RingError> {
-        drain(self.tx, self.tx_pool.unwrap_or(self.rx_pool))
+    #[inline]
+    fn reclaim(&mut self) -> Result<usize, RingError> {
+        self.tx.reclaim(self.tx_pool.as_deref_mut().unwrap_or(self.rx_pool))
     }
-}
 
-/// Send a packet in the buffers it arrived in.
-#[inline(always)]
-fn hand_over(tx: &mut TxRing, pool: &mut Pool, packet: Packet) -> bool {
-    if pool.simple() {
-        pool.load_first_line(packet.buffer);
+    /// Send a packet in the buffers it arrived in, or a copy of it. False without room.
+    #[inline(always)]
+    fn send(&mut self, packet: Packet, scratch: &mut Vec<u8>) -> bool {
+        if let Some(to) = self.tx_pool.as_deref_mut() {
+            self.rx_pool.read(packet, scratch);
+            return send_frame(self.tx, to, &scratch[to.header_len()..]);
+        }
+        if self.rx_pool.simple() {
+            // An honest guest looks at its packets: the load cannot be left out.
+            self.rx_pool.load_first_line(packet.buffer);
+        }
+        clear_header(self.rx_pool, packet);
+        self.tx.post(self.rx_pool, packet)
     }
-    clear_header(pool, packet.buffer);
-    let sent = tx.post(pool, packet);
-    if !sent {
-        pool.recycle(packet);
-    }
-    sent
-}
-
-/// Send a copy of a packet.
-fn copy_over(
-    (tx, to): (&mut TxRing, &mut Pool),
-    from: &mut Pool,
-    packet: Packet,
-    scratch: &mut Vec<u8>,
-) -> bool {
-    from.read(packet, scratch);
-    from.recycle(packet);
-    let frame = &scratch[from.header_len()..];
-    // A frame that the other port's buffers cannot hold is dropped.
-    if to.header_len() + frame.len() > to.capacity() {
-        return false;
-    }
-    let Some(buffer) = to.pop() else { return false };
-    send_frame(tx, to, buffer, frame)
 }

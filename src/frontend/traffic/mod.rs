@@ -11,7 +11,7 @@ mod verify;
 pub use verify::{Sizes, VerifyPlan};
 
 use super::GuestError;
-use super::driver::{Completed, RingError};
+use super::driver::{Completed, Pool, RingError, TxRing, clear_header};
 use super::guest::Guest;
 use super::meter::Meter;
 use super::report::{Mode, Report};
@@ -75,6 +75,18 @@ fn sent(guest: &Guest) -> Completed {
         sum.bytes += pair.tx.completed().bytes;
     }
     sum
+}
+
+/// Send a frame in buffers of `pool`. False, and nothing taken, without buffers or room.
+fn send_frame(tx: &mut TxRing, pool: &mut Pool, frame: &[u8]) -> bool {
+    let Some(packet) = pool.take(frame.len()) else { return false };
+    clear_header(pool, packet);
+    pool.write(packet, pool.header_len(), frame);
+    let posted = tx.post(pool, packet);
+    if !posted {
+        pool.recycle(packet);
+    }
+    posted
 }
 
 /// Say which ring it was.

@@ -160,7 +160,7 @@ fn prefill(pool: &mut Pool, size: usize) {
     for buffer in 0..pool.count() {
         frames.build_unsummed(Number { stream: 0, seq: u64::from(buffer) }, size, &mut frame);
         bytes[pool.header_len()..].copy_from_slice(&frame);
-        pool.write(buffer, &bytes);
+        pool.write(Packet { buffer, len: size as u32, buffers: 1 }, 0, &bytes);
     }
 }
 
@@ -200,13 +200,14 @@ fn send_any(tx: &mut TxRing, pool: &mut Pool, size: usize, seq: u64) -> u64 {
     let header = pool.header_len();
     for sent in 0..u64::from(TX_BURST) {
         let Some(buffer) = pool.pop() else { return sent };
+        let packet = Packet { buffer, len: size as u32, buffers: 1 };
         let number = seq + sent;
         if size >= NUMBERED {
-            pool.write_at(buffer, header + NUMBERED - 8, &number.to_be_bytes());
+            pool.write(packet, header + NUMBERED - 8, &number.to_be_bytes());
         } else {
-            pool.write_at(buffer, header + MAC_TAIL, &(number as u32).to_be_bytes());
+            pool.write(packet, header + MAC_TAIL, &(number as u32).to_be_bytes());
         }
-        if !tx.post(pool, Packet { buffer, len: size as u32, buffers: 1 }) {
+        if !tx.post(pool, packet) {
             // The youngest of the free buffers now, and unsent: its turn comes again.
             pool.push(buffer);
             return sent;

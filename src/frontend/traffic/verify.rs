@@ -1,8 +1,8 @@
 //! `verify`: every packet is numbered, sent, and expected back unchanged and in order.
 
-use super::{Progress, at};
+use super::{Progress, at, send_frame};
 use crate::frontend::GuestError;
-use crate::frontend::driver::{Burst, Completed, Packet};
+use crate::frontend::driver::{Burst, Completed};
 use crate::frontend::frame::{Frames, Number, number_of};
 use crate::frontend::guest::{Guest, drain};
 use crate::frontend::meter::{Meter, Tick};
@@ -14,9 +14,11 @@ use std::time::{Duration, Instant};
 /// Packets that have not come back after so long a silence are lost.
 const SILENCE: Duration = Duration::from_secs(2);
 /// Before the first packet: so long a silence means that nothing old is on its way.
-const QUIET: Duration = Duration::from_millis(10);
+const QUIET: Duration = Duration::from_millis(30);
 /// But no longer than this, if a backend talks on its own.
-const NEVER_QUIET: Duration = Duration::from_millis(200);
+const NEVER_QUIET: Duration = Duration::from_millis(300);
+/// Packets sent in one round at most: what arrives is looked at between rounds.
+const ROUND: u64 = 32;
 /// Streams a queue pair, if there are several.
 const STREAMS: u16 = 8;
 /// Shortest frame with a flow.
@@ -85,7 +87,7 @@ impl Guest {
             let received = run.receive(self)?;
             progress.add(received);
             let sent = if sending { run.send(self)? } else { 0 };
-            if received.packets > 0 {
+            if received.packets + sent > 0 {
                 heard = Instant::now();
             }
             let tick = match received.packets + sent {
@@ -96,7 +98,7 @@ impl Guest {
                 self.check_alive()?;
             }
             sending &= tick != Tick::Over;
-            if run.tally.in_flight() > 0 && received.packets == 0 && heard.elapsed() > SILENCE {
+            if run.tally.in_flight() > 0 && heard.elapsed() > SILENCE {
                 run.tally.give_up();
                 heard = Instant::now();
             }
@@ -197,25 +199,20 @@ impl Run {
         self.tally.received(number, intact);
     }
 
-    /// As many packets as may be in flight and have room; how many.
+    /// As many packets as may be in flight and have room, but no more than 32; how many.
     fn send(&mut self, guest: &mut Guest) -> Result<u64, GuestError> {
         let pairs = &mut guest.ports[0].pairs;
         let mut sent = 0;
         for (q, pair) in pairs.iter_mut().enumerate() {
             while pair.tx.reclaim(&mut pair.tx_pool).map_err(at(0, q))? > 0 {}
         }
-        while self.tally.in_flight() < self.limit {
+        while self.tally.in_flight() < self.limit && sent < ROUND {
             let number = self.tally.next();
             let q = usize::from(number.stream) % pairs.len();
             let pair = &mut pairs[q];
-            let Some(buffer) = pair.tx_pool.pop() else { break };
             let len = length(&self.frames, self.sizes, number);
             self.frames.build(number, len, &mut self.due);
-            let header = pair.tx_pool.header_len();
-            pair.tx_pool.write_at(buffer, 0, &[0; 12][..header]);
-            pair.tx_pool.write_at(buffer, header, &self.due);
-            if !pair.tx.post(&pair.tx_pool, Packet { buffer, len: len as u32, buffers: 1 }) {
-                pair.tx_pool.push(buffer);
+            if !send_frame(&mut pair.tx, &mut pair.tx_pool, &self.due) {
                 break;
             }
             self.tally.sent();
