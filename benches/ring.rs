@@ -15,6 +15,7 @@ mod driver;
 #[path = "ring/variants.rs"]
 mod variants;
 
+use std::fmt::Write;
 use std::time::{Duration, Instant};
 use variants::Variant;
 
@@ -65,16 +66,20 @@ fn main() {
         println!("cycles a packet, 10th percentile (best)");
     }
     for work in Work::all() {
-        let chosen = |variant: &Box<dyn Variant>| {
+        let mut variants = variants::all(work);
+        variants.retain(|variant| {
             let name = format!("{} {}", work.name(), variant.name());
             words.iter().all(|word| name.split(' ').any(|part| part == *word))
-        };
-        let mut variants: Vec<_> = variants::all(work).into_iter().filter(chosen).collect();
+        });
         if variants.is_empty() {
             continue;
         }
         if once {
-            variants.iter_mut().for_each(|v| (0..ONCE).for_each(|_| drop(v.burst())));
+            for variant in &mut variants {
+                for _ in 0..ONCE {
+                    variant.burst();
+                }
+            }
         } else {
             println!("{}", line(work, &mut variants));
         }
@@ -96,7 +101,8 @@ fn line(work: Work, variants: &mut [Box<dyn Variant>]) -> String {
     for (variant, mut cycles) in variants.iter().zip(cycles) {
         cycles.sort_by(f64::total_cmp);
         let (p10, best) = (cycles[cycles.len() / 10], cycles[0]);
-        line += &format!("  {} {:>6.1} ({:>6.1})", variant.name(), p10, best);
+        // Writing to a string cannot fail.
+        let _ = write!(line, "  {} {p10:>6.1} ({best:>6.1})", variant.name());
     }
     line
 }

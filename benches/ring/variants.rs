@@ -26,10 +26,11 @@ pub trait Variant {
 
 /// Every variant of `work`.
 pub fn all(work: Work) -> Vec<Box<dyn Variant>> {
-    let mut variants: Vec<Box<dyn Variant>> = vec![Box::new(Ours::new(work))];
-    #[cfg(feature = "reference")]
-    variants.push(Box::new(theirs::Theirs::new(work)));
-    variants
+    vec![
+        Box::new(Ours::new(work)),
+        #[cfg(feature = "reference")]
+        Box::new(theirs::Theirs::new(work)),
+    ]
 }
 
 fn features(work: Work) -> u64 {
