@@ -132,7 +132,9 @@ impl ValueEnum for Table {
         let (name, help) = match self {
             Table::Direct => ("off", "In the ring's table"),
             Table::Indirect => ("on", "In indirect tables"),
-            Table::DirectThenIndirect => ("mixed", "The first in the ring's table, the others indirect"),
+            Table::DirectThenIndirect => {
+                ("mixed", "The first in the ring's table, the others indirect")
+            }
         };
         Some(PossibleValue::new(name).help(help))
     }
@@ -249,7 +251,10 @@ mod tests {
         };
         let expected = GuestArgs { guest, json: true };
         assert_eq!(args(&line), expected);
-        assert_eq!(args("--socket a --mode io --header alone").guest.options.layout.header, HeaderPlace::Alone);
+        assert_eq!(
+            args("--socket a --mode io --header alone").guest.options.layout.header,
+            HeaderPlace::Alone
+        );
     }
 
     #[test]
