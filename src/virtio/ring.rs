@@ -274,13 +274,11 @@ impl SplitRing {
         idx == self.next_avail
     }
 
-    /// Ask for no more kicks. True if any were asked for.
-    pub fn disarm(&mut self) -> bool {
-        let armed = std::mem::take(&mut self.armed);
-        if armed {
+    /// Ask for no more kicks, if any were asked for.
+    pub fn disarm(&mut self) {
+        if std::mem::take(&mut self.armed) {
             self.device.disarm();
         }
-        armed
     }
 }
 

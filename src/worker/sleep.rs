@@ -2,8 +2,9 @@
 //!
 //! Promises: before it sleeps, every ring it waits for is armed and then looked at once more,
 //! so that a packet that came meanwhile is seen or its kick will come; a command posted at any
-//! time wakes it. A ring that cannot kick (no kick fd) is polled every millisecond. Used by
-//! the worker's loop only.
+//! time wakes it. A ring that cannot kick (no kick fd) is polled every millisecond. A kick
+//! wakes once, whoever sent it on whichever ring: no frontend keeps an idle worker awake with
+//! an fd that stays readable. Used by the worker's loop only.
 
 use super::Inbox;
 use super::turn::{Receiver, ring_of};
@@ -11,7 +12,7 @@ use crate::forward::PortId;
 use crate::port::TxQueue;
 use crate::sys;
 use crate::virtio::SplitRing;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,7 +40,7 @@ impl Sleeper {
     /// Wait for `inbox`, and later for rings.
     pub fn new(inbox: &Arc<Inbox>) -> io::Result<Self> {
         let epoll = sys::new_epoll()?;
-        add(&epoll, inbox.wake_fd(), INBOX)?;
+        add(&epoll, inbox.wake_fd(), epoll::Events::EPOLLIN, INBOX)?;
         Ok(Sleeper { epoll, inbox: Arc::clone(inbox), polls: 0, idle_since: None })
     }
 
@@ -63,9 +64,14 @@ impl Sleeper {
 
     /// Let a ring's kicks wake the worker. What cannot be waited for (a frontend may send a
     /// file) is dropped, and the ring polled.
+    ///
+    /// Edge-triggered: every kick is one event, and nothing needs to be read from the fd. Were
+    /// it level-triggered, a kick on a ring that nobody waits for (a guest's receive ring, a
+    /// broken one) would stay pending for ever, and with it the worker awake.
     pub fn watch(&self, port: PortId, index: u16, ring: &mut SplitRing) {
         let token = (port as u64) << 16 | u64::from(index);
-        let added = ring.kick().map(|kick| add(&self.epoll, kick.as_raw_fd(), token));
+        let events = epoll::Events::EPOLLIN | epoll::Events::EPOLLET;
+        let added = ring.kick().map(|kick| add(&self.epoll, kick.as_raw_fd(), events, token));
         if let Some(Err(error)) = added {
             tracing::warn!("port {port}: cannot wait for kicks of ring {index}, polling: {error}");
             ring.drop_kick();
@@ -104,9 +110,7 @@ impl Sleeper {
             self.wait(timeout);
         }
         each_awaited_ring(receivers, outputs, |ring, _| {
-            if ring.disarm() {
-                drain(ring);
-            }
+            ring.disarm();
         });
         self.busy();
     }
@@ -144,14 +148,7 @@ fn each_awaited_ring(
     }
 }
 
-/// Take a pending kick. The fd does not block; whatever it answers, the ring is looked at next.
-fn drain(ring: &SplitRing) {
-    if let Some(mut kick) = ring.kick() {
-        let _ = kick.read(&mut [0; 8]);
-    }
-}
-
-fn add(epoll: &OwnedFd, fd: i32, token: u64) -> io::Result<()> {
-    let event = epoll::Event::new(epoll::Events::EPOLLIN, token);
+fn add(epoll: &OwnedFd, fd: i32, events: epoll::Events, token: u64) -> io::Result<()> {
+    let event = epoll::Event::new(events, token);
     epoll::ctl(epoll.as_raw_fd(), epoll::ControlOptions::EPOLL_CTL_ADD, fd, event)
 }

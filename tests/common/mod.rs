@@ -7,6 +7,8 @@
 // Each test and bench is a crate of its own and uses a part of this.
 #![allow(dead_code)]
 
+pub mod backend;
+pub mod bridge;
 pub mod testpmd;
 
 use std::path::{Path, PathBuf};

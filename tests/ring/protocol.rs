@@ -189,7 +189,7 @@ fn arming_asks_for_kicks_and_sees_what_is_there() {
         } else {
             assert_eq!(event(&driver), 7);
         }
-        assert!(ring.disarm() && !ring.disarm());
+        ring.disarm();
         if features & EVENT_IDX == 0 {
             assert_eq!(flags(&driver), 1);
         }

@@ -1,0 +1,121 @@
+//! `ringbridge run` as a process of its own.
+//!
+//! Promises: its sockets can be connected to once it is started; it is killed by its own
+//! process id when it is dropped; every wait has a limit.
+
+use super::bridge::LIMIT;
+use super::{TempDir, wait_until};
+use std::fs;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+/// A running `ringbridge run`.
+pub struct Backend {
+    pub dir: TempDir,
+    sockets: Vec<PathBuf>,
+    child: Child,
+}
+
+impl Backend {
+    /// With `ports` vhost ports, each of them with these `options` (`,queues=2`), and further
+    /// arguments.
+    pub fn start(ports: usize, options: &str, args: &[&str]) -> Self {
+        let dir = TempDir::new();
+        let sockets: Vec<_> = (0..ports).map(|i| dir.path(&format!("{i}"))).collect();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ringbridge"));
+        command.arg("run").args(args);
+        for socket in &sockets {
+            command.args(["-p", &format!("vhost:{}{options}", socket.display())]);
+        }
+        let log = fs::File::create(dir.path("log")).unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        let child = command.spawn().unwrap();
+        let mut backend = Backend { dir, sockets, child };
+        for socket in backend.sockets.clone() {
+            let up = wait_until(LIMIT, || {
+                let ended = backend.child.try_wait().unwrap();
+                assert!(ended.is_none(), "{}", backend.log());
+                UnixStream::connect(&socket).is_ok()
+            });
+            assert!(up, "nobody listens on {}", socket.display());
+        }
+        backend
+    }
+
+    /// The sockets.
+    pub fn sockets(&self) -> &[PathBuf] {
+        &self.sockets
+    }
+
+    /// Send it a signal.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: a process of ours that was not waited for.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    }
+
+    /// Wait for its end: the status and what it printed.
+    pub fn wait(&mut self) -> (ExitStatus, String) {
+        assert!(wait_until(LIMIT, || self.child.try_wait().unwrap().is_some()), "it does not end");
+        let mut said = String::new();
+        self.child.stdout.as_mut().unwrap().read_to_string(&mut said).unwrap();
+        (self.child.wait().unwrap(), said)
+    }
+
+    /// End it with SIGTERM; what it printed, as JSON.
+    pub fn finish(&mut self) -> serde_json::Value {
+        self.signal(libc::SIGTERM);
+        let (status, said) = self.wait();
+        assert!(status.success(), "{status}: {}", self.log());
+        serde_json::from_str(&said).unwrap()
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.dir.path("log")).unwrap_or_default()
+    }
+
+    /// Kilobytes of its own memory.
+    pub fn rss_anon(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        line.trim().strip_suffix(" kB").unwrap().parse().unwrap()
+    }
+
+    /// Nanoseconds of CPU time of all its threads.
+    pub fn cpu_time(&self) -> u64 {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let nanoseconds = |task: fs::DirEntry| -> u64 {
+            let text = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
+            text.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
+        };
+        tasks.map(|task| nanoseconds(task.unwrap())).sum()
+    }
+
+    /// Wait until every worker sleeps. A worker sleeps only if its rings are empty: then all
+    /// that was sent has been counted.
+    pub fn wait_idle(&self) {
+        assert!(wait_until(LIMIT, || self.workers().iter().all(|state| state == "S")));
+    }
+
+    /// The states of the workers, as in /proc.
+    fn workers(&self) -> Vec<String> {
+        let mut states = Vec::new();
+        for task in fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap() {
+            let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+            if let Some((_, rest)) = stat.split_once(" (worker) ") {
+                states.push(rest.split(' ').next().unwrap().to_string());
+            }
+        }
+        assert!(!states.is_empty());
+        states
+    }
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
