@@ -4,13 +4,21 @@
 
 #![forbid(unsafe_code)]
 
-use crate::config::GuestArgs;
-use crate::frontend::{self, GuestError, Report};
+use crate::frontend::{self, GuestConfig, GuestError, Report};
 use crate::sys::Termination;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+/// Everything `guest` needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuestArgs {
+    /// The guest and what it does.
+    pub guest: GuestConfig,
+    /// Print a JSON object at the end.
+    pub json: bool,
+}
 
 /// Be a guest until it is over; print the report.
 ///

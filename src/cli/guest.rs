@@ -5,8 +5,8 @@
 #![forbid(unsafe_code)]
 
 use super::{UsageError, values};
-use crate::config::GuestArgs;
 use crate::frontend::{GuestConfig, GuestOptions, HeaderPlace, Layout, Mode, Table};
+use crate::guest::GuestArgs;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use std::path::PathBuf;

@@ -13,8 +13,9 @@ mod run;
 mod sweep;
 mod values;
 
-use crate::config::{GuestArgs, RunConfig, SweepArgs};
+use crate::config::{RunConfig, SweepArgs};
 use crate::frontend::OptionsError;
+use crate::guest::GuestArgs;
 use clap::error::ErrorKind;
 use clap::{ArgAction, Parser, Subcommand};
 use std::ffi::OsString;
