@@ -1,4 +1,5 @@
-//! The few system calls that no crate in use wraps well: CPU affinity and time.
+//! The few system calls that no crate in use wraps well: CPU affinity, termination by signal,
+//! an owned epoll fd, the rate of the cycle counter.
 //!
 //! Promises: safe functions with checked results. Never keeps state. Sockets are in [`unix`].
 
