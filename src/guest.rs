@@ -5,11 +5,8 @@
 #![forbid(unsafe_code)]
 
 use crate::frontend::{self, GuestConfig, GuestError, Report};
-use crate::sys::Termination;
+use crate::sys::stop_on_signal;
 use std::fmt::Write;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 /// Everything `guest` needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,19 +30,6 @@ pub fn run(args: &GuestArgs) -> Result<(), GuestError> {
         print!("{}", table(&report));
     }
     Ok(())
-}
-
-/// A flag that SIGINT or SIGTERM raises.
-pub(crate) fn stop_on_signal() -> std::io::Result<Arc<AtomicBool>> {
-    let signals = Termination::catch()?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let raised = Arc::clone(&stop);
-    // Ends with the process.
-    std::thread::Builder::new().name("signals".into()).spawn(move || {
-        while !signals.wait(Duration::from_hours(1)) {}
-        raised.store(true, Ordering::Relaxed);
-    })?;
-    Ok(stop)
 }
 
 fn table(report: &Report) -> String {

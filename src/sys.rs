@@ -7,6 +7,8 @@ pub mod unix;
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Pin the calling thread to one CPU.
@@ -86,6 +88,23 @@ impl Termination {
             libc::sigtimedwait(&raw const self.0, std::ptr::null_mut(), &raw const timeout) > 0
         }
     }
+}
+
+/// A flag that SIGINT or SIGTERM raises. To be called before other threads are started, which
+/// would get the signals instead.
+///
+/// # Errors
+/// The operating system's.
+pub fn stop_on_signal() -> io::Result<Arc<AtomicBool>> {
+    let signals = Termination::catch()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let raised = Arc::clone(&stop);
+    // Ends with the process.
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        while !signals.wait(Duration::from_hours(1)) {}
+        raised.store(true, Ordering::Relaxed);
+    })?;
+    Ok(stop)
 }
 
 /// Relates the cycle counter to time: how many ticks a second.

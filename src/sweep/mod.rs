@@ -11,10 +11,9 @@ mod report;
 
 use crate::config::{Against, SweepArgs};
 use crate::frontend::{Guest, GuestError, GuestOptions, Link};
-use crate::guest::stop_on_signal;
 use crate::plot;
 use crate::run::RunError;
-use crate::sys;
+use crate::sys::{self, stop_on_signal};
 use backend::Backend;
 use indicatif::{ProgressBar, ProgressStyle};
 use report::Cell;
