@@ -51,7 +51,7 @@ pub enum PcapOpenError {
         path: PathBuf,
     },
     /// Something else.
-    #[error("{path} is not a pcap file")]
+    #[error("{path} is not a pcap file; give a capture such as tcpdump -w makes")]
     NotPcap {
         /// The file.
         path: PathBuf,
