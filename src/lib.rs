@@ -33,7 +33,7 @@
 //! forward → packet, wire
 //! vhost_user → virtio, memory, sys       messages of one session
 //! frontend → virtio (ordering, limits), packet (limits), arch, sys
-//! reference → virtio (header length), packet, arch, sys
+//! reference → virtio (header length), packet, wire, arch, sys
 //! virtio → memory, packet, arch
 //! packet, sys → arch                     stats → counters
 //! config, counters, memory, arch, wire, plot → nothing
