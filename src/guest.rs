@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use crate::frontend::{self, GuestConfig, GuestError, Report};
-use crate::sys::stop_on_signal;
+use crate::sys::{self, stop_on_signal};
 use std::fmt::Write;
 
 /// Everything `guest` needs.
@@ -25,9 +25,9 @@ pub fn run(args: &GuestArgs) -> Result<(), GuestError> {
     let stop = stop_on_signal()?;
     let report = frontend::run(&args.guest, &stop)?;
     if args.json {
-        println!("{}", serde_json::to_string(&report).map_err(std::io::Error::from)?);
+        sys::print(&(serde_json::to_string(&report).map_err(std::io::Error::from)? + "\n"));
     } else {
-        print!("{}", table(&report));
+        sys::print(&table(&report));
     }
     Ok(())
 }

@@ -22,7 +22,7 @@
 //! Imports point down only:
 //!
 //! ```text
-//! main → cli, run, guest, sweep          arguments → checked config → what they ask for
+//! main → cli, run, guest, sweep, sys     arguments → checked config → what they ask for
 //! cli → guest, frontend (options), packet (limits), sys
 //! guest → frontend, sys
 //! sweep → run, frontend, reference, plot, packet, sys

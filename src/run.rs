@@ -16,7 +16,7 @@ use crate::port::generator::Generator;
 use crate::port::pcap::{self, PcapOpenError};
 use crate::port::{RxQueue, TxQueue, vhost};
 use crate::stats::{PortCounters, Snapshot, WorkerStats};
-use crate::sys::{Termination, cycles_per_second};
+use crate::sys::{self, Termination, cycles_per_second};
 use crate::worker::{Command, Inbox, Receiver, Worker};
 use std::io;
 use std::sync::Arc;
@@ -240,16 +240,16 @@ pub fn run(config: &RunConfig) -> Result<(), RunError> {
         }
         if tick.is_some_and(|tick| Instant::now() >= tick) {
             let now = bridge.snapshot();
-            print!("{}", now.table(&last));
+            sys::print(&now.table(&last));
             last = now;
         }
     }
     let totals = bridge.stop();
     if config.json {
-        println!("{}", totals.json().map_err(|e| RunError::System("print JSON", e.into()))?);
+        let json = totals.json().map_err(|e| RunError::System("print JSON", e.into()))?;
+        sys::print(&format!("{json}\n"));
     } else {
-        println!("Totals:");
-        print!("{}", totals.table(&first));
+        sys::print(&format!("Totals:\n{}", totals.table(&first)));
     }
     Ok(())
 }

@@ -1,12 +1,12 @@
-//! The few system calls that no crate in use wraps well: CPU affinity, termination by signal,
-//! an owned epoll fd, the rate of the cycle counter.
+//! The few things of the system that no crate in use wraps well: CPU affinity, termination by
+//! signal, an owned epoll fd, a stdout that may be closed, the rate of the cycle counter.
 //!
 //! Promises: safe functions with checked results. Never keeps state. Sockets are in [`unix`].
 
 pub mod unix;
 
 use crate::arch;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -89,6 +89,12 @@ impl Termination {
             libc::sigtimedwait(&raw const self.0, std::ptr::null_mut(), &raw const timeout) > 0
         }
     }
+}
+
+/// Print to stdout. Whoever closed it has read enough: that is no reason to panic.
+pub fn print(text: &str) {
+    let mut stdout = io::stdout().lock();
+    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
 }
 
 /// A flag that SIGINT or SIGTERM raises. To be called before other threads are started, which

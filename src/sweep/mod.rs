@@ -128,7 +128,7 @@ pub fn run(args: &SweepArgs) -> Result<(), SweepError> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    print!("{}", report::table(&cells));
+    sys::print(&report::table(&cells));
     if let Some(path) = &args.json {
         write(path, &report::json(&cells))?;
     }
