@@ -37,8 +37,8 @@ pub use leaf::{cycles, prefetch_read, prefetch_write};
 pub use portable::copy;
 pub use step::Step;
 pub use word::{
-    Word16, full_fence, load_u16, load_u64, load_u128, load_unaligned_u32,
-    load_unaligned_u64, store_u16, store_u64, store_unaligned_u32, store_unaligned_u64,
+    Word16, full_fence, load_u16, load_u64, load_u128, load_unaligned_u32, load_unaligned_u64,
+    store_u16, store_u64, store_unaligned_u32, store_unaligned_u64,
 };
 
 /// One breath in a polling loop that found nothing.

@@ -292,7 +292,10 @@ mod tests {
                 "cannot read /no/such.pcap: No such file or directory (os error 2); \
                  give a capture file that can be read",
             ),
-            ("-p pcap:/tmp", "cannot read /tmp: is a directory; give a capture file that can be read"),
+            (
+                "-p pcap:/tmp",
+                "cannot read /tmp: is a directory; give a capture file that can be read",
+            ),
             (
                 "-p vhost:/no/such/a.sock",
                 "cannot create /no/such/a.sock: there is no directory /no/such",
