@@ -1,9 +1,8 @@
-//! Checked configuration: what `cli` makes of the command line and `run` builds from.
+//! Checked configuration: what `cli` makes of the command line, and `run` and `sweep` go by.
 //!
 //! Promises: a value of these types is valid in itself (sizes in range, CPUs that exist, no
 //! path twice). Knows no flags and prints nothing.
 
-use crate::frontend::GuestConfig;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -101,15 +100,6 @@ pub struct RunConfig {
     /// Print a table this often.
     pub stats_interval: Option<Duration>,
     /// Print one JSON object at the end and no tables.
-    pub json: bool,
-}
-
-/// Everything `guest` needs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GuestArgs {
-    /// The guest and what it does.
-    pub guest: GuestConfig,
-    /// Print a JSON object at the end.
     pub json: bool,
 }
 

@@ -40,7 +40,10 @@ const END: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The path does not fit into a socket address.
-    #[error("{path} is {len} bytes long, and the path of a socket has at most 107", path = .path.display())]
+    #[error(
+        "{path} is {len} bytes long, and the path of a socket has at most {max}",
+        path = .path.display(), max = unix::MAX_PATH
+    )]
     TooLong {
         /// The path.
         path: PathBuf,
@@ -90,7 +93,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// Messages have 8 bits for the index of a ring.
-    #[error("{0} queue pairs, and a vhost port has 1 to 128")]
+    #[error("{0} queue pairs, and a vhost port has 1 to {MAX_QUEUES}")]
     Queues(u16),
     /// No more threads or fds.
     #[error("cannot start the thread of a vhost port")]

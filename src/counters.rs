@@ -2,8 +2,8 @@
 //!
 //! Promises: each counter has one writer (the worker that owns the queue), so counting is a
 //! plain load, add and store, never a locked operation; readers see a value that was true a
-//! moment ago. Updated once a burst, never once a packet. Used by `virtio`, `port` and
-//! `worker` (writers) and `stats` (reader).
+//! moment ago. Updated once a burst, never once a packet that is delivered. Used by `virtio`,
+//! `port` and `worker` (writers), by `stats` (reader) and by the reference backend.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

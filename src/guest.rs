@@ -4,13 +4,18 @@
 
 #![forbid(unsafe_code)]
 
-use crate::config::GuestArgs;
-use crate::frontend::{self, GuestError, Report};
-use crate::sys::Termination;
+use crate::frontend::{self, GuestConfig, GuestError, Report};
+use crate::sys::{self, stop_on_signal};
 use std::fmt::Write;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+
+/// Everything `guest` needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuestArgs {
+    /// The guest and what it does.
+    pub guest: GuestConfig,
+    /// Print a JSON object at the end.
+    pub json: bool,
+}
 
 /// Be a guest until it is over; print the report.
 ///
@@ -20,24 +25,11 @@ pub fn run(args: &GuestArgs) -> Result<(), GuestError> {
     let stop = stop_on_signal()?;
     let report = frontend::run(&args.guest, &stop)?;
     if args.json {
-        println!("{}", serde_json::to_string(&report).map_err(std::io::Error::from)?);
+        sys::print(&(serde_json::to_string(&report).map_err(std::io::Error::from)? + "\n"));
     } else {
-        print!("{}", table(&report));
+        sys::print(&table(&report));
     }
     Ok(())
-}
-
-/// A flag that SIGINT or SIGTERM raises.
-pub(crate) fn stop_on_signal() -> std::io::Result<Arc<AtomicBool>> {
-    let signals = Termination::catch()?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let raised = Arc::clone(&stop);
-    // Ends with the process.
-    std::thread::Builder::new().name("signals".into()).spawn(move || {
-        while !signals.wait(Duration::from_hours(1)) {}
-        raised.store(true, Ordering::Relaxed);
-    })?;
-    Ok(stop)
 }
 
 fn table(report: &Report) -> String {

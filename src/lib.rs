@@ -22,33 +22,38 @@
 //! Imports point down only:
 //!
 //! ```text
-//! main → cli → run, frontend, sweep      arguments → checked config → what they ask for
-//! run → control, worker, port, forward, stats
-//! sweep → run, frontend, reference, plot
-//! control → vhost_user, worker           sockets; threads; who runs which ring
-//! worker → port, forward, stats
-//! port → virtio (vhost port only), packet, wire, counters
-//! forward → packet, wire, counters
+//! main → cli, run, guest, sweep, sys     arguments → checked config → what they ask for
+//! cli → guest, frontend (options), packet (limits), sys
+//! guest → frontend, sys
+//! sweep → run, frontend, reference, plot, packet, sys
+//! run → control, worker, port, forward, stats, packet, sys
+//! control → vhost_user, worker, virtio, sys      sockets; threads; who runs which ring
+//! worker → port, forward, stats, virtio, packet, arch, sys
+//! port → virtio (vhost port only), packet, wire
+//! forward → packet, wire
 //! vhost_user → virtio, memory, sys       messages of one session
-//! frontend → virtio (ordering only), memory layouts of its own, arch, sys
-//! virtio → memory, packet, counters, arch
-//! memory, packet → sys, arch             config, counters, sys, arch, wire → nothing
+//! frontend → virtio (ordering, limits), packet (limits), arch, sys
+//! reference → virtio (header length), packet, wire, arch, sys
+//! virtio → memory, packet, arch
+//! packet, sys → arch                     stats → counters
+//! config, counters, memory, arch, wire, plot → nothing
 //! ```
 //!
-//! `forward` never sees a queue, `virtio` never a socket. The `vhost` crate is known to
-//! `vhost_user` and, for the other end of the wire, to `frontend::session`. Only `arch` knows
-//! the instruction set.
+//! `config` and `counters` are everybody's and not repeated. `forward` never sees a queue,
+//! `virtio` never a socket. The `vhost` crate is known to `vhost_user`, to `frontend::session`
+//! for the other end of the wire, and to `reference`. Only `arch` knows the instruction set.
 //!
 //! # Laws of guest memory
 //!
 //! 1. Never a Rust reference into guest memory: its bytes are touched by the routines of
-//!    [`arch`] only.
+//!    [`arch`] only (but for the reference backend, which is made of other crates).
 //! 2. Each guest value is read once into a local, checked, and the local is used.
 //! 3. A guest's mistake completes its chain with length 0 and is counted by reason
 //!    ([`counters::Reason`]); where the ring itself lies, that ring alone stops.
 //! 4. A whole range is validated before its first byte is written.
 //! 5. Fds are owned from the moment they arrive.
-//! 6. A frontend is as little trusted as a guest: see [`memory`].
+//! 6. A frontend is as little trusted as a guest: [`memory`] is checked before it is mapped.
+//!    (One gap is left: a frontend that shrinks a file after that ends us by SIGBUS.)
 //!
 //! # Ordering
 //!

@@ -1,8 +1,8 @@
 //! The program `ringbridge`: command line in, exit status out.
 
 use ringbridge::cli::{self, Command, Stop};
-use ringbridge::{guest, run, sweep};
-use std::io::{self, IsTerminal, Write};
+use ringbridge::{guest, run, sweep, sys};
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use tracing::Level;
 
@@ -13,8 +13,7 @@ fn main() -> ExitCode {
     let invocation = match cli::parse(std::env::args_os()) {
         Ok(invocation) => invocation,
         Err(Stop::Text(text)) => {
-            // Whoever closed the pipe has read enough.
-            let _ = io::stdout().write_all(text.as_bytes());
+            sys::print(&text);
             return ExitCode::SUCCESS;
         }
         Err(Stop::Usage(error)) => {

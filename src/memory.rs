@@ -59,7 +59,7 @@ pub enum MemoryError {
         "region at {0:#x} is not on tmpfs, memfd or hugetlbfs (is the memory backend share=on?)"
     )]
     Kind(u64),
-    /// fstat, fstatfs or mmap failed.
+    /// mmap failed.
     #[error("cannot map the region at {guest:#x}")]
     Map {
         /// Guest address of the region.
@@ -226,7 +226,7 @@ fn check_range(spec: &RegionSpec) -> Result<(), MemoryError> {
 }
 
 /// tmpfs (which is memfd too) or hugetlbfs, and as long as claimed: a mapping past the end of
-/// its file faults, and one of a disk file may block the worker (DESIGN, law 6).
+/// its file faults, and one of a disk file may block the worker (law 6 of the crate).
 fn check_file(spec: &RegionSpec) -> Result<Metadata, MemoryError> {
     let guest = spec.guest;
     let file_error = |source| MemoryError::File { guest, source };

@@ -16,7 +16,7 @@ use crate::port::generator::Generator;
 use crate::port::pcap::{self, PcapOpenError};
 use crate::port::{RxQueue, TxQueue, vhost};
 use crate::stats::{PortCounters, Snapshot, WorkerStats};
-use crate::sys::{CycleClock, Termination};
+use crate::sys::{self, Termination, cycles_per_second};
 use crate::worker::{Command, Inbox, Receiver, Worker};
 use std::io;
 use std::sync::Arc;
@@ -93,12 +93,12 @@ impl Bridge {
     /// # Errors
     /// What could not be opened. What was opened before is closed again.
     pub fn start(config: &RunConfig) -> Result<Self, RunError> {
-        let clock = CycleClock::start();
         let wiring = Wiring {
             forward: config.forward,
             ports: config.ports.len(),
             workers: config.workers.len(),
         };
+        let hz = cycles_per_second();
         let mut workers = Vec::new();
         for &cpu in &config.workers {
             let inbox = Inbox::new().map_err(|e| RunError::System("make a worker's inbox", e))?;
@@ -110,7 +110,7 @@ impl Bridge {
                 poll: config.poll,
                 cpu,
                 inbox: Arc::new(inbox),
-                stats: Arc::new(WorkerStats::new(cpu, 0.0)),
+                stats: Arc::new(WorkerStats::new(cpu, hz)),
             });
         }
         let mut bridge = Bridge { counters: Vec::new(), vhosts: Vec::new(), workers: Vec::new() };
@@ -120,9 +120,7 @@ impl Bridge {
                 workers[wiring.sender(port)].receivers.push(generator(config, port));
             }
         }
-        let hz = clock.hz();
-        for mut worker in workers {
-            worker.stats = Arc::new(WorkerStats::new(worker.cpu, hz));
+        for worker in workers {
             bridge.workers.push(spawn(worker)?);
         }
         Ok(bridge)
@@ -242,16 +240,16 @@ pub fn run(config: &RunConfig) -> Result<(), RunError> {
         }
         if tick.is_some_and(|tick| Instant::now() >= tick) {
             let now = bridge.snapshot();
-            print!("{}", now.table(&last));
+            sys::print(&now.table(&last));
             last = now;
         }
     }
     let totals = bridge.stop();
     if config.json {
-        println!("{}", totals.json().map_err(|e| RunError::System("print JSON", e.into()))?);
+        let json = totals.json().map_err(|e| RunError::System("print JSON", e.into()))?;
+        sys::print(&format!("{json}\n"));
     } else {
-        println!("Totals:");
-        print!("{}", totals.table(&first));
+        sys::print(&format!("Totals:\n{}", totals.table(&first)));
     }
     Ok(())
 }

@@ -2,8 +2,8 @@
 //!
 //! Promises: reading disturbs no worker (relaxed loads only); every number is derived from
 //! [`Snapshot`]s, so a table and the JSON of the same snapshot agree. RX is what we received
-//! from a port (a guest's tx), TX what we sent to it. Used by `run` and at the end of every
-//! command; the writers are the owners of the queues and, for [`WorkerStats`], the workers.
+//! from a port (a guest's tx), TX what we sent to it. Used by `run`; the writers are the owners
+//! of the queues and, for [`WorkerStats`], the workers.
 
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,15 @@
-//! The few system calls that no crate in use wraps well: CPU affinity and time.
+//! The few things of the system that no crate in use wraps well: CPU affinity, termination by
+//! signal, an owned epoll fd, a stdout that may be closed, the rate of the cycle counter.
 //!
 //! Promises: safe functions with checked results. Never keeps state. Sockets are in [`unix`].
 
 pub mod unix;
 
-use std::io;
+use crate::arch;
+use std::io::{self, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Pin the calling thread to one CPU.
@@ -87,29 +91,35 @@ impl Termination {
     }
 }
 
-/// Relates the cycle counter to time: how many ticks a second.
-#[derive(Debug, Clone, Copy)]
-pub struct CycleClock {
-    start: Instant,
-    start_cycles: u64,
+/// Print to stdout. Whoever closed it has read enough: that is no reason to panic.
+pub fn print(text: &str) {
+    let mut stdout = io::stdout().lock();
+    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
 }
 
-impl CycleClock {
-    /// Start measuring now; asks for no time of its own.
-    pub fn start() -> Self {
-        CycleClock { start: Instant::now(), start_cycles: crate::arch::cycles() }
-    }
+/// A flag that SIGINT or SIGTERM raises. To be called before other threads are started, which
+/// would get the signals instead.
+///
+/// # Errors
+/// The operating system's.
+pub fn stop_on_signal() -> io::Result<Arc<AtomicBool>> {
+    let signals = Termination::catch()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let raised = Arc::clone(&stop);
+    // Ends with the process.
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        while !signals.wait(Duration::from_hours(1)) {}
+        raised.store(true, Ordering::Relaxed);
+    })?;
+    Ok(stop)
+}
 
-    /// Ticks a second, as measured since the start (at least 5 ms: waits for the rest).
-    pub fn hz(&self) -> f64 {
-        const LEAST: Duration = Duration::from_millis(5);
-        let elapsed = self.start.elapsed();
-        if elapsed < LEAST {
-            std::thread::sleep(LEAST.saturating_sub(elapsed));
-        }
-        let ticks = crate::arch::cycles().wrapping_sub(self.start_cycles);
-        ticks as f64 / self.start.elapsed().as_secs_f64()
-    }
+/// How many ticks a second the cycle counter makes, as measured in 5 ms.
+pub fn cycles_per_second() -> f64 {
+    let (start, first) = (Instant::now(), arch::cycles());
+    std::thread::sleep(Duration::from_millis(5));
+    let ticks = arch::cycles().wrapping_sub(first);
+    ticks as f64 / start.elapsed().as_secs_f64()
 }
 
 #[cfg(test)]
@@ -129,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_ticks() {
-        assert!(CycleClock::start().hz() > 1e6);
+    fn the_counter_ticks() {
+        assert!(cycles_per_second() > 1e6);
     }
 }

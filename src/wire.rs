@@ -15,7 +15,7 @@ pub const VLAN: usize = 4;
 /// Bytes of an IPv4 header without options.
 pub const IPV4: usize = 20;
 /// Bytes of an IPv6 header.
-pub const IPV6: usize = 40;
+const IPV6: usize = 40;
 /// Bytes of a UDP header.
 pub const UDP: usize = 8;
 /// Bytes of an ARP packet for IPv4 over Ethernet.
@@ -26,7 +26,7 @@ pub const ETHERTYPE_IPV4: u16 = 0x0800;
 /// Ethertype of ARP.
 pub const ETHERTYPE_ARP: u16 = 0x0806;
 /// Ethertype of IPv6.
-pub const ETHERTYPE_IPV6: u16 = 0x86DD;
+const ETHERTYPE_IPV6: u16 = 0x86DD;
 /// Ethertype for local experiments (IEEE 802, 9.2.3.4): nobody else's packets.
 pub const ETHERTYPE_EXPERIMENT: u16 = 0x88B5;
 /// Ethertypes that announce a VLAN tag: customer (802.1Q), service (802.1ad).
@@ -39,7 +39,7 @@ pub const TCP: u8 = 6;
 /// IP protocol number of UDP.
 pub const UDP_PROTOCOL: u8 = 17;
 /// IP protocol number of SCTP.
-pub const SCTP: u8 = 132;
+const SCTP: u8 = 132;
 
 /// ICMP type of an echo request; an echo reply is type 0.
 pub const ECHO_REQUEST: u8 = 8;
@@ -132,7 +132,7 @@ pub fn put_ipv4(out: &mut [u8; IPV4], total_len: u16, protocol: u8, src: [u8; 4]
 
 /// The internet checksum of `bytes` (RFC 1071): what goes into a checksum field that was zero
 /// while it was computed. Over bytes that contain a right checksum it is 0.
-pub fn checksum(bytes: &[u8]) -> u16 {
+fn checksum(bytes: &[u8]) -> u16 {
     let (pairs, odd) = bytes.as_chunks::<2>();
     let mut sum: u64 = pairs.iter().map(|pair| u64::from(u16::from_be_bytes(*pair))).sum();
     if let [last] = odd {

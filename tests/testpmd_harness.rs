@@ -1,5 +1,4 @@
-//! The harness itself: DPDK's backend and DPDK's guest, through our eyes, agree; and the
-//! reference backend agrees with DPDK's guest.
+//! The harness itself: DPDK's backend and DPDK's guest, through our eyes, agree.
 
 mod common;
 

@@ -13,6 +13,8 @@ use std::path::PathBuf;
 
 /// Hugepage memory of one testpmd.
 pub const HUGE_MIB: usize = 128;
+
+/// The backend of a pair: a process of ours, or DPDK's.
 enum Backend {
     Server(Server),
     Testpmd { testpmd: Testpmd, forwards: bool },

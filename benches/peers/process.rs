@@ -69,8 +69,7 @@ impl Server {
         let mut this = Server { child, stdin, command_line };
         let child = &mut this.child;
         let listening = || sockets.iter().all(|s| s.exists());
-        let ended = || !matches!(child.try_wait(), Ok(None));
-        let mut ended = ended;
+        let mut ended = || !matches!(child.try_wait(), Ok(None));
         let up = wait_until(LIMIT, || ended() || listening()) && listening();
         ensure!(up, "does not listen: {}", this.command_line);
         // A socket file is there a moment before anybody listens on it.

@@ -11,8 +11,9 @@ use super::leaf::{copy_large, move4, move8, move16, move64};
 /// Copy `len` bytes.
 ///
 /// # Safety
-/// `src` is valid for reads and `dst` for writes of `len` bytes, and they do not overlap.
-/// Either may be guest memory that somebody else reads and writes meanwhile.
+/// `src` is valid for reads and `dst` for writes of `len` bytes. Either may be guest memory that
+/// somebody else reads and writes meanwhile. They may overlap, as a guest's buffers may whatever
+/// we think of it: then it is anybody's guess which of their bytes end up in `dst`.
 #[inline]
 pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
     // SAFETY: every move lies within `len` bytes, which the caller vouches for.

@@ -1,10 +1,11 @@
 //! What the instruction set decides: ordered access to shared words, fences, copies of guest
 //! bytes, prefetches, the cycle counter.
 //!
-//! Promises: guest memory is touched by the routines here and by nothing else (DESIGN, laws of
-//! guest memory); none of them makes a reference into it. One leaf per architecture with the
+//! Promises: guest memory is touched by the routines here and by nothing else (the crate's laws
+//! of guest memory); none of them makes a reference into it. One leaf per architecture with the
 //! same signatures, `portable` is the plain one that the others are tested against. Called by
-//! `virtio`, `memory`, `packet` and the frontend driver. Never allocates, never fails.
+//! `virtio`, `packet` and the frontend driver, for time and patience by all that polls. Never
+//! allocates, never fails.
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod copy;
@@ -36,8 +37,8 @@ pub use leaf::{cycles, prefetch_read, prefetch_write};
 pub use portable::copy;
 pub use step::Step;
 pub use word::{
-    Word16, full_fence, load_u16, load_u32, load_u64, load_u128, load_unaligned_u32,
-    load_unaligned_u64, store_u16, store_u64, store_unaligned_u32, store_unaligned_u64,
+    Word16, full_fence, load_u16, load_u64, load_u128, load_unaligned_u32, load_unaligned_u64,
+    store_u16, store_u64, store_unaligned_u32, store_unaligned_u64,
 };
 
 /// One breath in a polling loop that found nothing.

@@ -14,8 +14,9 @@ pub fn full_fence() {
 /// Copy `len` bytes, each read once and written once.
 ///
 /// # Safety
-/// `src` is valid for reads and `dst` for writes of `len` bytes, and they do not overlap.
-/// Either may be guest memory that somebody else reads and writes meanwhile.
+/// `src` is valid for reads and `dst` for writes of `len` bytes. Either may be guest memory that
+/// somebody else reads and writes meanwhile. They may overlap, as a guest's buffers may whatever
+/// we think of it: then it is anybody's guess which of their bytes end up in `dst`.
 #[inline]
 pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
     for i in 0..len {

@@ -1,4 +1,4 @@
-//! Words shared with a guest: relaxed loads and stores of every width, and the ordered 16-bit
+//! Words shared with a guest: relaxed loads and stores, and the ordered 16-bit
 //! accesses of the ring protocol.
 //!
 //! All of them are atomic accesses through raw pointers: a guest that writes at the same time
@@ -8,7 +8,7 @@
 
 use super::{leaf, step::Step};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU16, AtomicU64};
 
 /// A 16-bit word of a ring, in guest memory.
 ///
@@ -68,14 +68,6 @@ pub fn full_fence(_step: Step) {
 pub unsafe fn load_u16(ptr: *const u16) -> u16 {
     // SAFETY: the caller's contract; the atomic is only read.
     unsafe { AtomicU16::from_ptr(ptr.cast_mut()) }.load(Relaxed)
-}
-
-/// # Safety
-/// `ptr` is valid for reads and aligned to 4.
-#[inline]
-pub unsafe fn load_u32(ptr: *const u32) -> u32 {
-    // SAFETY: the caller's contract; the atomic is only read.
-    unsafe { AtomicU32::from_ptr(ptr.cast_mut()) }.load(Relaxed)
 }
 
 /// # Safety

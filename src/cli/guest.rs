@@ -5,8 +5,8 @@
 #![forbid(unsafe_code)]
 
 use super::{UsageError, values};
-use crate::config::GuestArgs;
 use crate::frontend::{GuestConfig, GuestOptions, HeaderPlace, Layout, Mode, Table};
+use crate::guest::GuestArgs;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use std::path::PathBuf;
@@ -272,7 +272,7 @@ mod tests {
             ("--mode io --socket a --socket b --socket c", "3 sockets; a guest drives one or two"),
             (
                 "--mode io --socket a --socket a",
-                "a is used twice; every port needs files of its own",
+                "a is used twice; each use needs a file of its own",
             ),
             (
                 "--mode io --socket a --queue-size 100",

@@ -13,8 +13,9 @@ mod run;
 mod sweep;
 mod values;
 
-use crate::config::{GuestArgs, RunConfig, SweepArgs};
+use crate::config::{RunConfig, SweepArgs};
 use crate::frontend::OptionsError;
+use crate::guest::GuestArgs;
 use clap::error::ErrorKind;
 use clap::{ArgAction, Parser, Subcommand};
 use std::ffi::OsString;
@@ -93,8 +94,8 @@ pub enum UsageError {
     /// A flag or its value, as `clap` and the parsers in this module's files say it.
     #[error("{0}")]
     Flag(String),
-    /// Two ports want one file.
-    #[error("{} is used twice; every port needs files of its own", .0.display())]
+    /// One file is wanted for two purposes.
+    #[error("{} is used twice; each use needs a file of its own", .0.display())]
     DuplicatePath(PathBuf),
     /// They cannot be paired.
     #[error("{0} ports cannot be paired; give an even number of ports, or one alone")]
@@ -125,7 +126,7 @@ pub enum UsageError {
     #[error("{0} CPUs for a sweep; it needs two: backend,guest")]
     SweepCpus(usize),
     /// An input file that cannot be used.
-    #[error("cannot read {}: {error}; give a capture file that exists", path.display())]
+    #[error("cannot read {}: {error}; give a capture file that can be read", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,

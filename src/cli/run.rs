@@ -281,18 +281,21 @@ mod tests {
             ),
             (
                 "-p vhost:/tmp/a.sock -p vhost:/tmp/./a.sock,client",
-                "/tmp/a.sock is used twice; every port needs files of its own",
+                "/tmp/a.sock is used twice; each use needs a file of its own",
             ),
             (
                 "-p pcap:/dev/null,out=/dev/null",
-                "/dev/null is used twice; every port needs files of its own",
+                "/dev/null is used twice; each use needs a file of its own",
             ),
             (
                 "-p pcap:/no/such.pcap",
                 "cannot read /no/such.pcap: No such file or directory (os error 2); \
-                 give a capture file that exists",
+                 give a capture file that can be read",
             ),
-            ("-p pcap:/tmp", "cannot read /tmp: is a directory; give a capture file that exists"),
+            (
+                "-p pcap:/tmp",
+                "cannot read /tmp: is a directory; give a capture file that can be read",
+            ),
             (
                 "-p vhost:/no/such/a.sock",
                 "cannot create /no/such/a.sock: there is no directory /no/such",

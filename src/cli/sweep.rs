@@ -146,7 +146,7 @@ mod tests {
                 "invalid value 'dpdk' for '--against <BACKEND>': \
                  the only other backend is reference",
             ),
-            ("--json a --svg a", "a is used twice; every port needs files of its own"),
+            ("--json a --svg a", "a is used twice; each use needs a file of its own"),
             (
                 "--svg /no/such/a.svg",
                 "cannot create /no/such/a.svg: there is no directory /no/such",

@@ -8,13 +8,10 @@
 
 use super::UsageError;
 use crate::packet::{MAX_PACKET, MIN_PACKET};
-use crate::sys;
+use crate::sys::{self, unix::MAX_PATH};
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
-
-/// Longest path of a unix socket, in bytes (`sun_path` without its end).
-pub const SOCKET_PATH: usize = 107;
 
 /// Why a value was refused, and what would be right.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,7 +37,7 @@ pub enum ValueError {
     #[error("the number of a CPU")]
     Cpu,
     /// A path that no socket can have.
-    #[error("the path of a socket has 1 to {SOCKET_PATH} bytes")]
+    #[error("the path of a socket has 1 to {MAX_PATH} bytes")]
     SocketPath,
 }
 
@@ -99,7 +96,7 @@ pub fn cpu(text: &str) -> Result<usize, ValueError> {
 
 /// A path that a socket can have.
 pub fn socket_path(text: &str) -> Result<std::path::PathBuf, ValueError> {
-    if text.is_empty() || text.len() > SOCKET_PATH {
+    if text.is_empty() || text.len() > MAX_PATH {
         return Err(ValueError::SocketPath);
     }
     Ok(text.into())

@@ -18,7 +18,7 @@ pub struct SetMacs {
 }
 
 /// Where testpmd sends by default: `02:00:00:00:00:0X` at output port X.
-pub fn peer_mac(port: PortId) -> Mac {
+fn peer_mac(port: PortId) -> Mac {
     let [.., a, b, c] = port.to_be_bytes();
     [0x02, 0, 0, a, b, c]
 }

@@ -51,7 +51,7 @@ pub enum PcapOpenError {
         path: PathBuf,
     },
     /// Something else.
-    #[error("{path} is not a pcap file")]
+    #[error("{path} is not a pcap file; give a capture such as tcpdump -w makes")]
     NotPcap {
         /// The file.
         path: PathBuf,
@@ -179,14 +179,15 @@ impl Writer {
             return;
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        for i in numbers {
-            if output.write(packets, i, now) {
-                counters.packets.add(1);
-                counters.bytes.add(packets.packet_len(i) as u64);
-            } else {
-                counters.lost(Reason::OutputError, 1);
-            }
+        let (mut sent, mut bytes) = (0, 0);
+        for i in numbers.take_while(|&i| output.write(packets, i, now)) {
+            sent += 1;
+            bytes += packets.packet_len(i) as u64;
         }
+        counters.packets.add(sent);
+        counters.bytes.add(bytes);
+        // After a failure all others fail, too.
+        counters.lost(Reason::OutputError, which.len() as u64 - sent);
         if output.flushed.elapsed() >= FLUSH_INTERVAL {
             output.flush();
         }

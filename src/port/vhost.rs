@@ -15,8 +15,7 @@ use std::sync::Arc;
 /// The transmit virtqueue of one queue pair: the guest's packets.
 pub struct RxQueue {
     ring: Option<Box<SplitRing>>,
-    /// What was received and lost here.
-    pub counters: Arc<QueueCounters>,
+    counters: Arc<QueueCounters>,
 }
 
 impl RxQueue {

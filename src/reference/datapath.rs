@@ -8,6 +8,7 @@ use super::{ReferenceMode, Shared};
 use crate::arch;
 use crate::counters::{QueueCounters, Reason};
 use crate::packet::{BURST, MAX_PACKET, MIN_PACKET};
+use crate::wire::{self, ETHERNET, IPV4};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, MutexGuard};
@@ -229,27 +230,17 @@ impl<'p> Ring<'p> {
 
 /// An Ethernet, IPv4 and UDP header with a payload of counting bytes, cut to `size`.
 fn make_template(buffer: &mut [u8], size: usize) {
-    const HEADERS: [u8; 42] = [
-        0x02, 0, 0, 0, 0, 0, 0x02, 0, 0, 0, 0, 1, 0x08, 0, // Ethernet
-        0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2, // IPv4
-        0, 9, 0, 9, 0, 0, 0, 0, // UDP
-    ];
     let size = size.clamp(MIN_PACKET, buffer.len());
+    let ip_len = (size - ETHERNET) as u16;
+    let mut headers = [0x02, 0, 0, 0, 0, 0, 0x02, 0, 0, 0, 0, 1, 0x08, 0].to_vec();
+    let mut ip = [0; IPV4];
+    wire::put_ipv4(&mut ip, ip_len, wire::UDP_PROTOCOL, [198, 18, 0, 1], [198, 18, 0, 2]);
+    headers.extend(ip);
+    let udp_len = ip_len.saturating_sub(IPV4 as u16);
+    headers.extend([9, 9, udp_len, 0].map(u16::to_be_bytes).as_flattened());
     for (i, byte) in buffer[..size].iter_mut().enumerate() {
-        *byte = HEADERS.get(i).copied().unwrap_or(i as u8);
+        *byte = headers.get(i).copied().unwrap_or(i as u8);
     }
-    if size < HEADERS.len() {
-        return;
-    }
-    let mut put = |at: usize, value: usize| {
-        buffer[at..at + 2].copy_from_slice(&(value as u16).to_be_bytes());
-    };
-    put(16, size - 14);
-    put(38, size - 34);
-    let sum: u32 =
-        buffer[14..34].chunks(2).map(|b| u32::from(u16::from_be_bytes([b[0], b[1]]))).sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    buffer[24..26].copy_from_slice(&(!(folded as u16)).to_be_bytes());
 }
 
 /// Make the packet differ from the one before: source port and payload.

@@ -51,7 +51,7 @@ fn port_lines(out: &mut String, port: &PortTotals, earlier: Option<&PortTotals>,
     }
 }
 
-/// `RX-dropped: runt 4, bad_next 2`, broken where the width ends.
+/// `RX dropped as runt: 4, bad_next: 2`, broken where the width ends.
 fn drop_lines(out: &mut String, name: &str, drops: &Drops) {
     let mut line = String::new();
     for (reason, n) in drops.by_reason() {

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::counters::Counter;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Cycles per packet that have a bucket of their own; the last one takes all above.
@@ -22,13 +23,13 @@ pub struct WorkerStats {
     cpu: Option<usize>,
     hz: f64,
     window_cycles: u64,
-    packets: AtomicU64,
-    cycles: AtomicU64,
+    packets: Counter,
+    cycles: Counter,
     window_start: AtomicU64,
     window_packets: AtomicU64,
     best_pps: AtomicU64,
     /// Packets by the cycles that one took, on average over its loop.
-    histogram: Box<[AtomicU64; BUCKETS]>,
+    histogram: Box<[Counter; BUCKETS]>,
 }
 
 /// What a [`WorkerStats`] said when it was read.
@@ -53,12 +54,6 @@ impl WorkerTotals {
     }
 }
 
-/// Add to a counter that only the caller writes: no locked operation.
-#[inline]
-fn add(counter: &AtomicU64, n: u64) {
-    counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
-}
-
 impl WorkerStats {
     /// For a worker pinned to `cpu`, where the cycle counter makes `hz` ticks a second.
     pub fn new(cpu: Option<usize>, hz: f64) -> Self {
@@ -66,12 +61,12 @@ impl WorkerStats {
             cpu,
             hz,
             window_cycles: (hz / WINDOWS_PER_SECOND) as u64,
-            packets: AtomicU64::new(0),
-            cycles: AtomicU64::new(0),
+            packets: Counter::default(),
+            cycles: Counter::default(),
             window_start: AtomicU64::new(0),
             window_packets: AtomicU64::new(0),
             best_pps: AtomicU64::new(0),
-            histogram: Box::new([const { AtomicU64::new(0) }; BUCKETS]),
+            histogram: Box::new(std::array::from_fn(|_| Counter::default())),
         }
     }
 
@@ -82,9 +77,9 @@ impl WorkerStats {
         // 32-bit division is several times faster where it matters.
         let small = (u32::try_from(cycles).unwrap_or(u32::MAX), packets as u32);
         let Some(each) = small.0.checked_div(small.1) else { return };
-        add(&self.packets, packets);
-        add(&self.cycles, cycles);
-        add(&self.histogram[(each as usize).min(BUCKETS - 1)], packets);
+        self.packets.add(packets);
+        self.cycles.add(cycles);
+        self.histogram[(each as usize).min(BUCKETS - 1)].add(packets);
     }
 
     /// The cycle counter reads `now`. Only the worker calls this, once a loop, idle or busy:
@@ -99,7 +94,7 @@ impl WorkerStats {
 
     #[cold]
     fn end_window(&self, now: u64, elapsed: u64) {
-        let packets = self.packets.load(Relaxed);
+        let packets = self.packets.get();
         let moved = packets.wrapping_sub(self.window_packets.load(Relaxed));
         // What came before the first call was not measured.
         if self.window_start.load(Relaxed) != 0 {
@@ -112,11 +107,11 @@ impl WorkerStats {
 
     /// Read everything. Anyone may, at any time.
     pub fn read(&self) -> WorkerTotals {
-        let histogram = self.histogram.each_ref().map(|bucket| bucket.load(Relaxed));
+        let histogram = self.histogram.each_ref().map(Counter::get);
         WorkerTotals {
             cpu: self.cpu,
-            packets: self.packets.load(Relaxed),
-            cycles: self.cycles.load(Relaxed),
+            packets: self.packets.get(),
+            cycles: self.cycles.get(),
             cycles_per_packet_p10: tenth(&histogram),
             best_pps: self.best_pps.load(Relaxed),
         }

@@ -11,10 +11,9 @@ mod report;
 
 use crate::config::{Against, SweepArgs};
 use crate::frontend::{Guest, GuestError, GuestOptions, Link};
-use crate::guest::stop_on_signal;
 use crate::plot;
 use crate::run::RunError;
-use crate::sys;
+use crate::sys::{self, stop_on_signal};
 use backend::Backend;
 use indicatif::{ProgressBar, ProgressStyle};
 use report::Cell;
@@ -99,8 +98,8 @@ impl std::fmt::Display for Task {
     }
 }
 
-/// Measure, print, write what was asked for. A signal ends it after the cell at hand; what was
-/// measured by then is still printed.
+/// Measure, print, write what was asked for. A signal ends it; the cell at hand, which it cuts
+/// short, is thrown away, and what was measured before is still printed.
 ///
 /// # Errors
 /// What went wrong.
@@ -120,15 +119,16 @@ pub fn run(args: &SweepArgs) -> Result<(), SweepError> {
     let bar = ProgressBar::new(tasks.len() as u64).with_style(bar_style());
     let mut cells = Vec::new();
     for task in &tasks {
+        bar.set_message(task.to_string());
+        let cell = measure(task, args, &place.0, each, &stop)?;
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        bar.set_message(task.to_string());
-        cells.push(measure(task, args, &place.0, each, &stop)?);
+        cells.push(cell);
         bar.inc(1);
     }
     bar.finish_and_clear();
-    print!("{}", report::table(&cells));
+    sys::print(&report::table(&cells));
     if let Some(path) = &args.json {
         write(path, &report::json(&cells))?;
     }

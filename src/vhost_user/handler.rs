@@ -1,9 +1,10 @@
 //! What each message of a connection does.
 //!
 //! Promises: a message that concerns a running ring asks it back, changes it, and starts it
-//! again if nothing is wrong; a message that is refused leaves the rings it concerns stopped,
-//! is logged in one line, and answered if an answer was asked for. Called by the `vhost` crate
-//! for decoded messages and by `session`.
+//! again if nothing is wrong. A message that is refused is logged in one line, and answered if
+//! an answer was asked for; a memory table, an address or a size that is refused leaves the
+//! rings it concerns stopped, anything else as they were. Called by the `vhost` crate for
+//! decoded messages and by `session`.
 
 use super::refusal::{Outcome, Refusal};
 use super::vring::{Context, Stopped, Vring};

@@ -4,7 +4,7 @@
 //! worker has a ring of it, its memory is unmapped and its fds are closed. A ring that a worker
 //! runs is never touched here: for every change it is asked back through [`Rings`], changed,
 //! and started again at the index where it stopped. Called by `control`, which owns sockets and
-//! knows the workers. Only this module knows the `vhost` crate.
+//! knows the workers. The one place of the backend that knows the `vhost` crate.
 
 mod features;
 mod handler;

@@ -8,9 +8,9 @@
 use crate::arch::{Step, Word16, full_fence};
 
 /// `avail.flags`: the driver wants no interrupts (virtio 1.2, 2.7.6).
-pub const AVAIL_F_NO_INTERRUPT: u16 = 1;
+const AVAIL_F_NO_INTERRUPT: u16 = 1;
 /// `used.flags`: the device wants no kicks (virtio 1.2, 2.7.8).
-pub const USED_F_NO_NOTIFY: u16 = 1;
+const USED_F_NO_NOTIFY: u16 = 1;
 
 /// The six words both sides share.
 #[derive(Clone, Copy)]
@@ -31,7 +31,7 @@ pub struct RingWords {
 
 /// Has `event` been passed by moving an index from `old` to `new`? (virtio 1.2, 2.7.7.1)
 #[inline]
-pub fn event_passed(event: u16, old: u16, new: u16) -> bool {
+fn event_passed(event: u16, old: u16, new: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
 

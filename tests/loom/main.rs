@@ -10,7 +10,7 @@
 //! from reading a descriptor that the driver already reuses; it comes with the same
 //! instructions. Nor does a run on x86 or under emulation show it.
 //!
-//! The inbox of a worker is modelled after src/worker.rs, which holds more than loom can run:
+//! The inbox of a worker is modelled after src/worker/inbox.rs, which holds more than loom can run:
 //! the model is a transcription of `post`, `take` and `clear_wake`.
 
 mod arch;

@@ -107,7 +107,10 @@ fn other_files_are_refused_with_a_reason() {
         std::fs::write(&path, bytes).unwrap();
         Reader::open(&path, false).unwrap_err().to_string()
     };
-    assert_eq!(refusal(b"hello"), format!("{name} is not a pcap file"));
+    assert_eq!(
+        refusal(b"hello"),
+        format!("{name} is not a pcap file; give a capture such as tcpdump -w makes")
+    );
     assert_eq!(
         refusal(&[0x0A, 0x0D, 0x0D, 0x0A, 0, 0]),
         format!("{name} is a pcapng file; convert it: tcpdump -r {name} -w OUT.pcap")
