@@ -2,7 +2,7 @@
 //!
 //! Promises: before it sleeps, every ring it waits for is armed and then looked at once more,
 //! so that a packet that came meanwhile is seen or its kick will come; a command posted at any
-//! time wakes it. A ring that cannot kick (no kick fd) is polled every millisecond. Used by
+//! time wakes it. An fd of a frontend's is waited for but never read or written here. A ring that cannot kick (no kick fd) is polled every millisecond. Used by
 //! the worker's loop only.
 
 use super::Inbox;
@@ -11,7 +11,7 @@ use crate::forward::PortId;
 use crate::port::TxQueue;
 use crate::sys;
 use crate::virtio::SplitRing;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ impl Sleeper {
     /// Wait for `inbox`, and later for rings.
     pub fn new(inbox: &Arc<Inbox>) -> io::Result<Self> {
         let epoll = sys::new_epoll()?;
-        add(&epoll, inbox.wake_fd(), INBOX)?;
+        add(&epoll, inbox.wake_fd(), INBOX, epoll::Events::EPOLLIN)?;
         Ok(Sleeper { epoll, inbox: Arc::clone(inbox), polls: 0, idle_since: None })
     }
 
@@ -61,11 +61,15 @@ impl Sleeper {
         self.idle_since.get_or_insert_with(Instant::now).elapsed() >= SPIN
     }
 
-    /// Let a ring's kicks wake the worker. What cannot be waited for (a frontend may send a
+    /// Let a ring's kicks wake the worker, each of them once (edge-triggered): the fd is never
+    /// read. A read would have to be made for every ring that may be kicked, awaited or not,
+    /// broken or not, lest the worker never sleep again; and it would wait for ever if the
+    /// frontend, which has the same open file, makes it blocking. What cannot be waited for (a frontend may send a
     /// file) is dropped, and the ring polled.
     pub fn watch(&self, port: PortId, index: u16, ring: &mut SplitRing) {
         let token = (port as u64) << 16 | u64::from(index);
-        let added = ring.kick().map(|kick| add(&self.epoll, kick.as_raw_fd(), token));
+        let events = epoll::Events::EPOLLIN | epoll::Events::EPOLLET;
+        let added = ring.kick().map(|kick| add(&self.epoll, kick.as_raw_fd(), token, events));
         if let Some(Err(error)) = added {
             tracing::warn!("port {port}: cannot wait for kicks of ring {index}, polling: {error}");
             ring.drop_kick();
@@ -92,7 +96,7 @@ impl Sleeper {
     pub fn sleep(&mut self, receivers: &mut [Receiver], outputs: &mut [Option<TxQueue>]) {
         let mut timeout = FOREVER;
         let mut nothing = true;
-        each_awaited_ring(receivers, outputs, |ring, awaited| {
+        each_ring(receivers, outputs, |ring, awaited| {
             if awaited {
                 nothing &= ring.arm();
                 if ring.kick().is_none() {
@@ -103,10 +107,8 @@ impl Sleeper {
         if nothing {
             self.wait(timeout);
         }
-        each_awaited_ring(receivers, outputs, |ring, _| {
-            if ring.disarm() {
-                drain(ring);
-            }
+        each_ring(receivers, outputs, |ring, _| {
+            ring.disarm();
         });
         self.busy();
     }
@@ -126,8 +128,10 @@ impl Sleeper {
 }
 
 /// Visit the rings whose kicks may matter, and say whether they do: those that guests send on
-/// always, those that a paced source fills only while they have no room.
-fn each_awaited_ring(
+/// always, those that a paced source fills only if the last turn found no room in them. That a
+/// guest may have made room since is for the look after arming to find out, and not to be asked
+/// before: such a ring would then be neither armed nor looked at.
+fn each_ring(
     receivers: &mut [Receiver],
     outputs: &mut [Option<TxQueue>],
     mut visit: impl FnMut(&mut SplitRing, bool),
@@ -138,20 +142,16 @@ fn each_awaited_ring(
         }
         let paced_by = receiver.paced_by.and_then(|port| outputs[port].as_mut());
         for ring in paced_by.and_then(TxQueue::vhost).into_iter().flat_map(|queue| queue.rings()) {
-            let full = ring.room() == 0;
-            visit(ring, full);
+            let awaited = ring.enabled() && ring.had_no_room();
+            visit(ring, awaited);
         }
     }
 }
 
-/// Take a pending kick. The fd does not block; whatever it answers, the ring is looked at next.
-fn drain(ring: &SplitRing) {
-    if let Some(mut kick) = ring.kick() {
-        let _ = kick.read(&mut [0; 8]);
-    }
-}
-
-fn add(epoll: &OwnedFd, fd: i32, token: u64) -> io::Result<()> {
-    let event = epoll::Event::new(epoll::Events::EPOLLIN, token);
+fn add(epoll: &OwnedFd, fd: i32, token: u64, events: epoll::Events) -> io::Result<()> {
+    let event = epoll::Event::new(events, token);
     epoll::ctl(epoll.as_raw_fd(), epoll::ControlOptions::EPOLL_CTL_ADD, fd, event)
 }
+
+#[cfg(test)]
+mod tests;
