@@ -214,6 +214,11 @@ impl SplitRing {
         self.available(MOST_TAKEN)
     }
 
+    /// Had it none when that was asked last? Does not look again.
+    pub fn had_no_room(&self) -> bool {
+        self.broken || self.avail_idx == self.next_avail
+    }
+
     /// The ring contradicts itself: stop it for good, tell the frontend.
     #[cold]
     pub(super) fn fail(&mut self, what: std::fmt::Arguments) {

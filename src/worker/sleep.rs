@@ -2,9 +2,8 @@
 //!
 //! Promises: before it sleeps, every ring it waits for is armed and then looked at once more,
 //! so that a packet that came meanwhile is seen or its kick will come; a command posted at any
-//! time wakes it. A ring that cannot kick (no kick fd) is polled every millisecond. A kick
-//! wakes once, whoever sent it on whichever ring: no frontend keeps an idle worker awake with
-//! an fd that stays readable. Used by the worker's loop only.
+//! time wakes it. An fd of a frontend's is waited for but never read or written here. A ring
+//! that cannot kick (no kick fd) is polled every millisecond. Used by the worker's loop only.
 
 use super::Inbox;
 use super::turn::{Receiver, ring_of};
@@ -40,7 +39,7 @@ impl Sleeper {
     /// Wait for `inbox`, and later for rings.
     pub fn new(inbox: &Arc<Inbox>) -> io::Result<Self> {
         let epoll = sys::new_epoll()?;
-        add(&epoll, inbox.wake_fd(), epoll::Events::EPOLLIN, INBOX)?;
+        add(&epoll, inbox.wake_fd(), INBOX, epoll::Events::EPOLLIN)?;
         Ok(Sleeper { epoll, inbox: Arc::clone(inbox), polls: 0, idle_since: None })
     }
 
@@ -62,16 +61,15 @@ impl Sleeper {
         self.idle_since.get_or_insert_with(Instant::now).elapsed() >= SPIN
     }
 
-    /// Let a ring's kicks wake the worker. What cannot be waited for (a frontend may send a
-    /// file) is dropped, and the ring polled.
-    ///
-    /// Edge-triggered: every kick is one event, and nothing needs to be read from the fd. Were
-    /// it level-triggered, a kick on a ring that nobody waits for (a guest's receive ring, a
-    /// broken one) would stay pending for ever, and with it the worker awake.
+    /// Let a ring's kicks wake the worker, each of them once (edge-triggered): the fd is never
+    /// read. A read would have to be made for every ring that may be kicked, awaited or not,
+    /// broken or not, lest the worker never sleep again; and it would wait for ever if the
+    /// frontend, which has the same open file, makes it blocking. What cannot be waited for (a
+    /// frontend may send a file) is dropped, and the ring polled.
     pub fn watch(&self, port: PortId, index: u16, ring: &mut SplitRing) {
         let token = (port as u64) << 16 | u64::from(index);
         let events = epoll::Events::EPOLLIN | epoll::Events::EPOLLET;
-        let added = ring.kick().map(|kick| add(&self.epoll, kick.as_raw_fd(), events, token));
+        let added = ring.kick().map(|kick| add(&self.epoll, kick.as_raw_fd(), token, events));
         if let Some(Err(error)) = added {
             tracing::warn!("port {port}: cannot wait for kicks of ring {index}, polling: {error}");
             ring.drop_kick();
@@ -98,7 +96,7 @@ impl Sleeper {
     pub fn sleep(&mut self, receivers: &mut [Receiver], outputs: &mut [Option<TxQueue>]) {
         let mut timeout = FOREVER;
         let mut nothing = true;
-        each_awaited_ring(receivers, outputs, |ring, awaited| {
+        each_ring(receivers, outputs, |ring, awaited| {
             if awaited {
                 nothing &= ring.arm();
                 if ring.kick().is_none() {
@@ -109,7 +107,7 @@ impl Sleeper {
         if nothing {
             self.wait(timeout);
         }
-        each_awaited_ring(receivers, outputs, |ring, _| {
+        each_ring(receivers, outputs, |ring, _| {
             ring.disarm();
         });
         self.busy();
@@ -130,8 +128,10 @@ impl Sleeper {
 }
 
 /// Visit the rings whose kicks may matter, and say whether they do: those that guests send on
-/// always, those that a paced source fills only while they have no room.
-fn each_awaited_ring(
+/// always, those that a paced source fills only if the last turn found no room in them. That a
+/// guest may have made room since is for the look after arming to find out, and not to be asked
+/// before: such a ring would then be neither armed nor looked at.
+fn each_ring(
     receivers: &mut [Receiver],
     outputs: &mut [Option<TxQueue>],
     mut visit: impl FnMut(&mut SplitRing, bool),
@@ -142,13 +142,16 @@ fn each_awaited_ring(
         }
         let paced_by = receiver.paced_by.and_then(|port| outputs[port].as_mut());
         for ring in paced_by.and_then(TxQueue::vhost).into_iter().flat_map(|queue| queue.rings()) {
-            let full = ring.room() == 0;
-            visit(ring, full);
+            let awaited = ring.enabled() && ring.had_no_room();
+            visit(ring, awaited);
         }
     }
 }
 
-fn add(epoll: &OwnedFd, fd: i32, events: epoll::Events, token: u64) -> io::Result<()> {
+fn add(epoll: &OwnedFd, fd: i32, token: u64, events: epoll::Events) -> io::Result<()> {
     let event = epoll::Event::new(events, token);
     epoll::ctl(epoll.as_raw_fd(), epoll::ControlOptions::EPOLL_CTL_ADD, fd, event)
 }
+
+#[cfg(test)]
+mod tests;
