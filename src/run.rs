@@ -115,7 +115,11 @@ impl Bridge {
         }
         let mut bridge = Bridge { counters: Vec::new(), vhosts: Vec::new(), workers: Vec::new() };
         for (port, spec) in config.ports.iter().enumerate() {
-            bridge.open(port, spec, &wiring, &mut workers)?;
+            if let Err(error) = bridge.open(port, spec, &wiring, &mut workers) {
+                // A frontend that is there already shall not wait for workers that never start.
+                workers.iter().for_each(|worker| worker.inbox.close());
+                return Err(error);
+            }
             if config.forward == ForwardMode::TxOnly {
                 workers[wiring.sender(port)].receivers.push(generator(config, port));
             }
@@ -212,10 +216,7 @@ fn generator(config: &RunConfig, port: PortId) -> Receiver {
 
 fn spawn(worker: Worker) -> Result<Running, RunError> {
     let (inbox, stats) = (Arc::clone(&worker.inbox), Arc::clone(&worker.stats));
-    let thread = std::thread::Builder::new()
-        .name("worker".into())
-        .spawn(move || worker.run())
-        .map_err(|e| RunError::System("start a worker thread", e))?;
+    let thread = worker.start().map_err(|e| RunError::System("start a worker", e))?;
     Ok(Running { inbox, stats, thread })
 }
 

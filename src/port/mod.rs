@@ -26,7 +26,7 @@ pub enum RxQueue {
 impl RxQueue {
     /// Receive up to `max` packets into `packets`, which is empty.
     #[inline]
-    pub fn receive<'q>(&'q mut self, packets: &'q mut Packets, max: usize) -> Burst<'q> {
+    pub(crate) fn receive<'q>(&'q mut self, packets: &'q mut Packets, max: usize) -> Burst<'q> {
         match self {
             RxQueue::Vhost(queue) => {
                 queue.receive(packets, max);

@@ -39,11 +39,14 @@ impl RxQueue {
         self.ring.as_deref_mut()
     }
 
-    /// Take up to `max` packets into `packets`, which is empty.
+    /// Take up to `max` packets into `packets`, which is empty. For [`super::RxQueue`], whose
+    /// `Burst` borrows this queue until the packets are forgotten.
     #[inline]
-    pub fn receive(&mut self, packets: &mut Packets, max: usize) {
+    pub(super) fn receive(&mut self, packets: &mut Packets, max: usize) {
         if let Some(ring) = self.ring.as_deref_mut() {
-            ring.receive(packets, max, &self.counters);
+            // SAFETY: a `Burst` borrows this queue, and so keeps the ring here, until the packets
+            // are cleared.
+            unsafe { ring.receive(packets, max, &self.counters) };
             if !ring.enabled() && !packets.is_empty() {
                 self.counters.lost(Reason::Disabled, packets.len() as u64);
                 packets.clear();

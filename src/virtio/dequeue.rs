@@ -25,8 +25,12 @@ enum Peeked {
 impl SplitRing {
     /// Take up to `max` packets that the guest sends into `packets`, which is empty. The chains
     /// stay ours until [`SplitRing::complete_receive`].
+    ///
+    /// # Safety
+    /// The tails of `packets` lie in the guest's memory, which this ring keeps mapped: the
+    /// packets are cleared, or never looked at again, before the ring is dropped or stopped.
     #[inline]
-    pub fn receive(&mut self, packets: &mut Packets, max: usize, counters: &QueueCounters) {
+    pub unsafe fn receive(&mut self, packets: &mut Packets, max: usize, counters: &QueueCounters) {
         debug_assert!(packets.is_empty() && self.taken.is_empty());
         let n = self.available(1).min(max).min(MOST_TAKEN);
         if n == 0 {

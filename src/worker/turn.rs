@@ -17,8 +17,10 @@ use crate::stats::WorkerStats;
 use crate::sys;
 use crate::virtio::SplitRing;
 use crate::virtio::order::Device;
+use std::io;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 /// A receive queue and what the worker must know of it.
 pub struct Receiver {
@@ -56,18 +58,25 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Run until told to quit. Rings that are still here end with the worker.
-    pub fn run(mut self) {
-        // Whatever ends the worker, even a panic, nobody shall wait for its rings.
-        let inbox = Arc::clone(&self.inbox);
-        let ended = std::panic::catch_unwind(AssertUnwindSafe(|| self.poll_until_quit()));
-        inbox.close();
-        if let Err(panic) = ended {
-            std::panic::resume_unwind(panic);
-        }
+    /// Run on a thread of its own until told to quit. Rings that are still here then end with
+    /// it.
+    ///
+    /// # Errors
+    /// The system's: no thread, or no fds to wait with.
+    pub fn start(mut self) -> io::Result<JoinHandle<()>> {
+        let mut sleeper = Sleeper::new(&self.inbox)?;
+        std::thread::Builder::new().name("worker".into()).spawn(move || {
+            // Whatever ends the worker, even a panic, nobody shall wait for its rings.
+            let run = AssertUnwindSafe(|| self.poll_until_quit(&mut sleeper));
+            let ended = std::panic::catch_unwind(run);
+            self.inbox.close();
+            if let Err(panic) = ended {
+                std::panic::resume_unwind(panic);
+            }
+        })
     }
 
-    fn poll_until_quit(&mut self) {
+    fn poll_until_quit(&mut self, sleeper: &mut Sleeper) {
         if let Some(cpu) = self.cpu
             && let Err(error) = sys::pin_to_cpu(cpu)
         {
@@ -75,17 +84,10 @@ impl Worker {
         }
         let mut packets = Packets::new();
         let mut verdicts = Outputs::new();
-        let mut sleeper = match Sleeper::new(&self.inbox) {
-            Ok(sleeper) => sleeper,
-            Err(error) => {
-                tracing::error!("a worker cannot wait for events and ends: {error}");
-                return;
-            }
-        };
         let mut last = arch::cycles();
         loop {
             while let Some(command) = self.inbox.take() {
-                if !self.obey(command, &mut sleeper) {
+                if !self.obey(command, sleeper) {
                     return;
                 }
                 // A new ring may hold packets whose kick went elsewhere: poll before sleeping.

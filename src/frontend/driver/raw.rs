@@ -6,7 +6,7 @@
 use super::area::{RingArea, RingPlace, desc_rest};
 use crate::frontend::ram::Ram;
 use crate::frontend::session::RingEvents;
-use crate::virtio::order::Driver;
+use crate::virtio::order::{Driver, RingWords};
 use std::io;
 use std::sync::Arc;
 use std::thread;
@@ -104,6 +104,12 @@ impl RawRing {
     pub fn set_avail_idx(&mut self, idx: u16) {
         self.avail_idx = idx;
         Driver::new(self.area.words(), false).publish_avail_idx(idx);
+    }
+
+    /// The words both sides share, for tests of the ordering; not to be used longer than the
+    /// guest lives.
+    pub fn words(&self) -> RingWords {
+        self.area.words()
     }
 
     /// Write `avail.flags`.
