@@ -8,7 +8,7 @@
 use super::Inbox;
 use super::turn::{Receiver, ring_of};
 use crate::forward::PortId;
-use crate::port::TxQueue;
+use crate::port::{TxQueue, vhost};
 use crate::sys;
 use crate::virtio::SplitRing;
 use std::io;
@@ -141,7 +141,7 @@ fn each_ring(
             visit(ring, true);
         }
         let paced_by = receiver.paced_by.and_then(|port| outputs[port].as_mut());
-        for ring in paced_by.and_then(TxQueue::vhost).into_iter().flat_map(|queue| queue.rings()) {
+        for ring in paced_by.and_then(TxQueue::vhost).into_iter().flat_map(vhost::TxQueue::rings) {
             let awaited = ring.enabled() && ring.had_no_room();
             visit(ring, awaited);
         }

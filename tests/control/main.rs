@@ -246,7 +246,9 @@ fn a_flood_of_messages_does_not_fill_an_inbox() {
     std::thread::sleep(Duration::from_millis(300));
     let waiting = std::iter::from_fn(|| inboxes[0].take()).count();
     assert!((1..=4).contains(&waiting), "{waiting} commands wait for the worker");
-    inboxes.iter().for_each(|inbox| inbox.close());
+    for inbox in &inboxes {
+        inbox.close();
+    }
     port.stop();
     flood.join().unwrap();
     drop(held);
