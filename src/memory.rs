@@ -44,6 +44,9 @@ pub enum MemoryError {
     /// Two regions share a guest address or a user address.
     #[error("the region at {0:#x} overlaps another one")]
     Overlaps(u64),
+    /// More than any guest has.
+    #[error("with the region at {0:#x} the guest would have more than 4 TiB")]
+    TooMuch(u64),
     /// The file ends before the region does.
     #[error("region at {guest:#x} is longer than its file: it ends at {end} of {len} bytes")]
     PastEnd {
@@ -78,6 +81,11 @@ pub enum MemoryError {
         source: std::io::Error,
     },
 }
+
+/// Most bytes of one guest: 4 TiB. A sparse file costs a frontend nothing, and mapping 128 TiB of
+/// it would take all the address space, so that the next allocation of any thread ends the
+/// process.
+const MOST: u64 = 4 << 40;
 
 #[derive(Debug)]
 struct Region {
@@ -200,8 +208,10 @@ fn extend(
     specs: Vec<RegionSpec>,
 ) -> Result<Arc<GuestMemory>, MemoryError> {
     let mut files = Vec::with_capacity(specs.len());
+    let mut left = MOST - regions.iter().map(|r| r.size).sum::<u64>();
     for spec in &specs {
         check_range(spec)?;
+        left = left.checked_sub(spec.size).ok_or(MemoryError::TooMuch(spec.guest))?;
         files.push(check_file(spec)?);
     }
     let known = regions.iter().map(|r| (r.guest, r.user, r.size));
@@ -342,6 +352,17 @@ mod tests {
         assert!(without.window(0).is_none());
         let none = without.without(0x1000, 0x1000, 0x8000_0000).unwrap();
         assert_eq!(none.regions(), 0);
+    }
+
+    #[test]
+    fn no_frontend_takes_all_the_address_space() {
+        let file = memfd(MOST);
+        let most = GuestMemory::map(vec![spec(0, MOST - 0x1000, 0, &file)]).unwrap();
+        let full = most.with(spec(MOST, 0x1000, MOST, &file)).unwrap();
+        let more = full.with(spec(2 * MOST, 0x1000, 2 * MOST, &file));
+        assert!(matches!(more, Err(MemoryError::TooMuch(_))));
+        let halves = [0, 1].map(|i| spec(i * MOST, MOST / 2 + 0x1000, i * MOST, &file));
+        assert!(matches!(GuestMemory::map(halves.into()), Err(MemoryError::TooMuch(_))));
     }
 
     #[test]

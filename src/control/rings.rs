@@ -57,8 +57,4 @@ impl Rings for PortRings {
         owner.hung.set(matches!(answer, Err(mpsc::RecvTimeoutError::Timeout)));
         answer.ok().flatten().ok_or(RingLost(index))
     }
-
-    fn enable(&self, index: u16, enabled: bool) {
-        self.owner(index).inbox.post(Command::EnableRing { port: self.port, index, enabled });
-    }
 }

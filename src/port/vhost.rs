@@ -97,14 +97,6 @@ impl TxQueue {
         ring
     }
 
-    /// Enable or disable the ring of `pair`.
-    pub fn set_enabled(&mut self, pair: usize, enabled: bool) {
-        if let Some(ring) = self.pairs.get_mut(pair).and_then(|p| p.ring.as_mut()) {
-            ring.set_enabled(enabled);
-        }
-        self.find_enabled();
-    }
-
     fn find_enabled(&mut self) {
         let on = |pair: &Pair| pair.ring.as_ref().is_some_and(|ring| ring.enabled());
         self.enabled.clear();

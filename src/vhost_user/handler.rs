@@ -330,7 +330,9 @@ impl<R: Rings> VhostUserBackendReqHandlerMut for Handler<'_, R> {
     }
 
     fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
-        let done = self.ring(index).map(|(ring, cx)| ring.enable(cx, enable));
+        // Asked back like for every other change: a flood of these waits for the worker then, and
+        // not the worker's inbox for the flood.
+        let done = self.change(index, |ring| ring.setup.enabled = enable);
         self.answer("SET_VRING_ENABLE", done)
     }
 

@@ -51,6 +51,4 @@ pub trait Rings {
     /// # Errors
     /// It did not come.
     fn stop(&self, index: u16) -> Result<Box<SplitRing>, RingLost>;
-    /// Enable or disable a ring that a worker owns.
-    fn enable(&self, index: u16, enabled: bool);
 }

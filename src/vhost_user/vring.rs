@@ -71,14 +71,6 @@ impl Vring {
         Ok(())
     }
 
-    /// Move packets, or do not.
-    pub fn enable<R: Rings>(&mut self, cx: &Context<R>, enabled: bool) {
-        match &mut self.stopped {
-            Some(ring) => ring.setup.enabled = enabled,
-            None => cx.workers.enable(self.index, enabled),
-        }
-    }
-
     /// Hand the ring to its worker, if it was kicked and nothing is missing.
     ///
     /// # Errors

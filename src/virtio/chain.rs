@@ -2,8 +2,9 @@
 //! to (virtio 1.2, 2.7.5).
 //!
 //! Promises: every descriptor is read once, into a local, and checked before it is used; a
-//! walk visits at most [`SEGMENTS`] descriptors whatever the guest wrote; what comes out are
-//! pieces that lie in the guest's memory as a whole. Never reads or writes a buffer.
+//! walk visits at most [`SEGMENTS`] descriptors and region borders whatever the guest wrote;
+//! what comes out are pieces that lie in the guest's memory as a whole. Never reads or writes a
+//! buffer.
 
 use super::ring::SplitRing;
 use crate::arch;
@@ -75,7 +76,8 @@ pub(super) struct Pieces {
     items: ArrayVec<Segment, SEGMENTS>,
     /// Bytes of all pieces together.
     pub bytes: u64,
-    /// Descriptors visited, good or bad: what the walks have cost.
+    /// Descriptors visited, good or bad, and borders of regions crossed: what the walks have
+    /// cost.
     pub visited: usize,
 }
 
@@ -244,7 +246,12 @@ impl SplitRing {
             if let Some(ptr) = self.translate(addr, left) {
                 return pieces.push(ptr, left as u32);
             }
-            // The buffer crosses into the next region: take it piece by piece.
+            // The buffer crosses into the next region: take it piece by piece. Each costs a
+            // lookup, and one descriptor can cross every region that there is.
+            if pieces.visited >= SEGMENTS {
+                return Err(Reason::ChainTooLong);
+            }
+            pieces.visited += 1;
             let here = self.window.bytes_from(addr).min(left);
             let ptr = self.window.translate(addr, here).filter(|_| here > 0);
             pieces.push(ptr.ok_or(Reason::BadAddress)?.as_ptr(), here as u32)?;

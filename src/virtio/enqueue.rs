@@ -127,7 +127,7 @@ impl SplitRing {
                 return Err(Reason::NoBuffers);
             }
             if *budget == 0 || chains.is_full() {
-                return Err(Reason::ChainTooLong);
+                return self.give_up(&mut chains, Reason::ChainTooLong);
             }
             let mut head = [0];
             self.read_heads(chains.len(), &mut head);
@@ -140,9 +140,7 @@ impl SplitRing {
             // The header must lie in the first buffer (virtio 1.2, 5.1.6.4).
             let short = pieces.bytes < H as u64;
             if let Err(reason) = walked.and(if short { Err(Reason::NoHeader) } else { Ok(()) }) {
-                chains.iter_mut().for_each(|chain| chain.end = 0);
-                self.give_back(&chains);
-                return Err(reason);
+                return self.give_up(&mut chains, reason);
             }
             if pieces.bytes < need && !self.mergeable {
                 return Err(Reason::TooLong);
@@ -152,6 +150,14 @@ impl SplitRing {
         unsafe { scatter::<H>(packets, i, pieces.as_slice(), chains.len() as u16) };
         self.give_back(&chains);
         Ok(())
+    }
+
+    /// The chains gathered so far cannot take the packet: all of them go back empty.
+    #[cold]
+    fn give_up(&mut self, chains: &mut [Gathered], reason: Reason) -> Result<(), Reason> {
+        chains.iter_mut().for_each(|chain| chain.end = 0);
+        self.give_back(chains);
+        Err(reason)
     }
 
     /// Write the used entries of gathered chains.

@@ -168,11 +168,6 @@ impl SplitRing {
         self.setup.enabled
     }
 
-    /// Enable or disable.
-    pub fn set_enabled(&mut self, enabled: bool) {
-        self.setup.enabled = enabled;
-    }
-
     /// Where the guest kicks, if it can.
     pub fn kick(&self) -> Option<&File> {
         self.setup.kick.as_ref()

@@ -35,15 +35,6 @@ pub enum Command {
         /// Where to; `None` if there is none.
         reply: mpsc::Sender<Option<Box<SplitRing>>>,
     },
-    /// Enable or disable a ring.
-    EnableRing {
-        /// Of which port.
-        port: PortId,
-        /// Which virtqueue.
-        index: u16,
-        /// On or off.
-        enabled: bool,
-    },
     /// End.
     Quit,
 }
@@ -145,8 +136,8 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    fn enable(index: u16) -> Command {
-        Command::EnableRing { port: 0, index, enabled: true }
+    fn stop(index: u16) -> Command {
+        Command::StopRing { port: 0, index, reply: mpsc::channel().0 }
     }
 
     #[test]
@@ -155,10 +146,10 @@ mod tests {
         assert!(inbox.take().is_none());
         assert!(inbox.wake.read().is_err());
         let poster = Arc::clone(&inbox);
-        std::thread::spawn(move || (0..100).for_each(|i| poster.post(enable(i)))).join().unwrap();
+        std::thread::spawn(move || (0..100).for_each(|i| poster.post(stop(i)))).join().unwrap();
         assert_eq!(inbox.wake.read().unwrap(), 100);
         for i in 0..100 {
-            let Some(Command::EnableRing { index, .. }) = inbox.take() else { panic!() };
+            let Some(Command::StopRing { index, .. }) = inbox.take() else { panic!() };
             assert_eq!(index, i);
         }
         assert!(inbox.take().is_none());

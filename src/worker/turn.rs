@@ -86,7 +86,9 @@ impl Worker {
         let mut verdicts = Outputs::new();
         let mut last = arch::cycles();
         loop {
-            while let Some(command) = self.inbox.take() {
+            // One a loop, so that a frontend with hundreds of rings does not hold up the ports of
+            // others. Obeying is being busy: no sleep before the inbox was seen empty.
+            if let Some(command) = self.inbox.take() {
                 if !self.obey(command, sleeper) {
                     return;
                 }
@@ -180,7 +182,6 @@ impl Worker {
                 // An error means that the session has given up waiting.
                 let _ = reply.send(ring);
             }
-            Command::EnableRing { port, index, enabled } => self.enable_ring(port, index, enabled),
             Command::Quit => return false,
         }
         true
@@ -202,21 +203,6 @@ impl Worker {
         match pair_of(index) {
             (pair, Half::Receive) => vhost_output(&mut self.outputs, port)?.take(pair),
             (pair, Half::Transmit) => self.receiver(port, pair)?.queue.vhost()?.take(),
-        }
-    }
-
-    fn enable_ring(&mut self, port: PortId, index: u16, enabled: bool) {
-        match pair_of(index) {
-            (pair, Half::Receive) => {
-                if let Some(queue) = vhost_output(&mut self.outputs, port) {
-                    queue.set_enabled(pair, enabled);
-                }
-            }
-            (pair, Half::Transmit) => {
-                if let Some(ring) = self.receiver(port, pair).and_then(ring_of) {
-                    ring.set_enabled(enabled);
-                }
-            }
         }
     }
 

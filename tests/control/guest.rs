@@ -43,10 +43,6 @@ impl Rings for Held {
     fn stop(&self, index: u16) -> Result<Box<SplitRing>, RingLost> {
         self.0.lock().unwrap().remove(&index).ok_or(RingLost(index))
     }
-
-    fn enable(&self, index: u16, enabled: bool) {
-        self.0.lock().unwrap().get_mut(&index).unwrap().set_enabled(enabled);
-    }
 }
 
 /// Wait until `done`, or fail.

@@ -8,10 +8,13 @@ use guest::{Held, negotiate, share_memory, spec, start_rings, wait};
 use ringbridge::control::{PortRings, VhostPort};
 use ringbridge::worker::{Command, Inbox};
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 use vhost::VhostBackend;
+use vhost::vhost_user::message::FrontendReq;
 
 /// Tests that look at the fds of the whole process write, all others read.
 static FDS: RwLock<()> = RwLock::new(());
@@ -134,7 +137,7 @@ fn stop_ends_a_port_whatever_it_waits_for() {
     start_rings(&mut busy);
     // A message that never becomes complete.
     let half = UnixStream::connect(path("half")).unwrap();
-    std::io::Write::write_all(&mut &half, &[1, 0, 0]).unwrap();
+    Write::write_all(&mut &half, &[1, 0, 0]).unwrap();
     std::thread::sleep(Duration::from_millis(50));
     let start = Instant::now();
     ports.into_iter().for_each(VhostPort::stop);
@@ -192,9 +195,6 @@ fn keep_rings(inbox: &Inbox, parity: u16) {
                     assert_eq!((port, index % 2), (7, parity));
                     reply.send(rings.remove(&index)).unwrap();
                 }
-                Command::EnableRing { index, enabled, .. } => {
-                    rings.get_mut(&index).unwrap().set_enabled(enabled);
-                }
                 Command::Quit => {
                     inbox.close();
                     return;
@@ -202,6 +202,56 @@ fn keep_rings(inbox: &Inbox, parity: u16) {
             }
         }
     }
+}
+
+#[test]
+fn a_flood_of_messages_does_not_fill_an_inbox() {
+    let _guard = among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let inboxes = [0, 1].map(|_| Arc::new(Inbox::new().unwrap()));
+    let rings = PortRings::new(7, Arc::clone(&inboxes[0]), Arc::clone(&inboxes[1]));
+    let port = VhostPort::open("p", &spec(&path), rings).unwrap();
+    let raw = UnixStream::connect(&path).unwrap();
+    let mut frontend = negotiate(raw.try_clone().unwrap());
+    let started = AtomicBool::new(false);
+    let held = std::thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            let mut held = BTreeMap::new();
+            while !started.load(Ordering::Relaxed) {
+                match inboxes.iter().find_map(|inbox| inbox.take()) {
+                    Some(Command::StartRing { index, ring, .. }) => drop(held.insert(index, ring)),
+                    Some(Command::StopRing { index, reply, .. }) => {
+                        reply.send(held.remove(&index)).unwrap();
+                    }
+                    _ => std::thread::sleep(Duration::from_millis(1)),
+                }
+            }
+            held
+        });
+        start_rings(&mut frontend);
+        started.store(true, Ordering::Relaxed);
+        worker.join().unwrap()
+    });
+    while inboxes[0].take().is_some() {}
+    // The workers are busy with a burst while the frontend enables and disables.
+    let flood = std::thread::spawn(move || {
+        for i in 0..10_000u32 {
+            let message = [FrontendReq::SET_VRING_ENABLE as u32, 1, 8, 0, i % 2];
+            if (&raw).write_all(message.map(u32::to_ne_bytes).as_flattened()).is_err() {
+                return;
+            }
+        }
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    let waiting = std::iter::from_fn(|| inboxes[0].take()).count();
+    assert!((1..=4).contains(&waiting), "{waiting} commands wait for the worker");
+    for inbox in &inboxes {
+        inbox.close();
+    }
+    port.stop();
+    flood.join().unwrap();
+    drop(held);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The rings against a driver that is written plainly: layouts, errors, wraps, notifications,
 //! and a comparison with `virtio-queue` on random input.
 
+mod borders;
 mod dequeue;
 mod differential;
 mod enqueue;

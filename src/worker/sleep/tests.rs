@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::memory::{GuestMemory, RegionSpec};
-use crate::port::{RxQueue, vhost};
+use crate::port::RxQueue;
 use crate::virtio::{RingAddresses, RingSetup};
 use crate::worker::Command;
 use std::fs::File;
