@@ -90,8 +90,10 @@ impl<'a, R: Rings> Handler<'a, R> {
         ring.start(cx).map_err(|error| Refusal::Start(index as u16, error))
     }
 
+    /// Transmit rings before the receive rings of their pairs: what a guest has sent still finds
+    /// its receive ring, if that is where it goes.
     fn take_all_back(&mut self) -> Outcome {
-        Ok(self.rings.iter_mut().try_for_each(|ring| ring.take_back(&self.cx).map(drop))?)
+        Ok(self.rings.iter_mut().rev().try_for_each(|ring| ring.take_back(&self.cx).map(drop))?)
     }
 
     /// Start every ring that can be; one that cannot does not keep the others from it.
