@@ -167,8 +167,15 @@ impl Direction<'_> {
         if burst.is_empty() || (self.tx.queue().room() as usize) < burst.len() {
             // Idle, or short of descriptors: see what has been sent. Buffers that are not taken
             // back could not be received into.
+            // One look takes the rest of what the last one knew of: that may be little.
             let pool = self.tx_pool.as_deref_mut().unwrap_or(self.rx_pool);
-            moved.reclaimed += self.tx.reclaim(pool)?;
+            loop {
+                let reclaimed = self.tx.reclaim(pool)?;
+                moved.reclaimed += reclaimed;
+                if reclaimed == 0 || self.tx.queue().room() as usize >= burst.len() {
+                    break;
+                }
+            }
         }
         moved.received.packets += burst.len() as u64;
         for packet in burst.iter() {
