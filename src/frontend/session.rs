@@ -330,6 +330,14 @@ impl Session {
         self.ask("SET_VRING_KICK", |f| f.set_vring_kick(index, events.kick))
     }
 
+    /// `SET_VRING_ERR`: where the backend tells that ring `index` lies and was stopped.
+    ///
+    /// # Errors
+    /// The backend refused it.
+    pub fn set_ring_error(&mut self, index: usize, err: &EventFd) -> Result<(), SessionError> {
+        self.ask("SET_VRING_ERR", |f| f.set_vring_err(index, err))
+    }
+
     /// `SET_VRING_ENABLE`, if the backend knows it (else started rings are enabled).
     ///
     /// # Errors
