@@ -5,11 +5,14 @@
 
 use super::{TempDir, wait_until};
 use ringbridge::config::{ForwardMode, PollMode, PortKind, PortSpec, RunConfig, VhostSpec};
-use ringbridge::frontend::{DESC_WRITE, GuestOptions, Link, RawDesc, RawGuest};
+use ringbridge::frontend::{
+    DESC_WRITE, GuestOptions, Link, Ram, RawDesc, RawGuest, RawRing, Session,
+};
 use ringbridge::run::Bridge;
 use ringbridge::stats::Snapshot;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Longest wait of any kind.
@@ -75,7 +78,7 @@ impl Bed {
     }
 
     /// Wait until the counters are as they should be.
-    pub fn expect(&self, what: &str, holds: impl Fn(&Snapshot) -> bool) {
+    pub fn expect(&self, what: &str, mut holds: impl FnMut(&Snapshot) -> bool) {
         let held = wait_until(LIMIT, || holds(&self.counters()));
         assert!(held, "{what}: {:#?}", self.counters().ports);
     }
@@ -90,14 +93,24 @@ impl Bed {
 const BUFFER: usize = 4096;
 /// Where a peer's receive buffers begin in its scratch memory; transmit buffers come first.
 const RX_BUFFERS: usize = 1 << 20;
-/// Scratch memory from here on is the test's.
-pub const FREE: usize = 2 << 20;
+/// No `avail_event` of a ring that begins at 0.
+const NOT_ARMED: u16 = 0x7777;
 
 /// A guest that sends the frames it is given and keeps those it gets, one descriptor and one
 /// buffer each.
 pub struct Peer {
-    pub raw: RawGuest,
+    pub session: Session,
+    pub rings: PeerRings,
+}
+
+/// Its rings and buffers.
+pub struct PeerRings {
+    ram: Arc<Ram>,
+    pub rx: RawRing,
+    pub tx: RawRing,
+    scratch: usize,
     header: usize,
+    event_idx: bool,
     sent: u16,
     received: u16,
 }
@@ -111,50 +124,93 @@ impl Peer {
     /// As [`Peer::connect`], with these features; rings of at most 256 entries.
     pub fn with(socket: &Path, options: GuestOptions) -> Self {
         let header = options.header_len();
-        let raw = RawGuest::connect(&Link { options, ..Link::to([socket]) }).unwrap();
-        let mut peer = Peer { raw, header, sent: 0, received: 0 };
-        for i in 0..peer.size() {
-            let addr = peer.raw.ram.guest(peer.buffer(RX_BUFFERS, i));
+        let event_idx = options.event_idx;
+        let mut raw = RawGuest::connect(&Link { options, ..Link::to([socket]) }).unwrap();
+        let scratch = raw.scratch();
+        for i in 0..raw.rings[0].area().size() {
+            let addr = raw.ram.guest(scratch + RX_BUFFERS + usize::from(i) * BUFFER);
             let desc = RawDesc { addr, len: BUFFER as u32, flags: DESC_WRITE, next: 0 };
-            peer.raw.rings[0].post(i, &[desc]);
+            raw.rings[0].post(i, &[desc]);
         }
-        peer.raw.start(0, 0).unwrap();
-        peer.raw.start(1, 0).unwrap();
-        peer
+        // An index that the device does not ask for by itself, see `settle`.
+        raw.rings[1].words().avail_event.store(NOT_ARMED);
+        raw.start(0, 0).unwrap();
+        raw.start(1, 0).unwrap();
+        let RawGuest { session, ram, rings, .. } = raw;
+        let Ok([rx, tx]) = <[RawRing; 2]>::try_from(rings) else { panic!("two rings") };
+        let rings = PeerRings { ram, rx, tx, scratch, header, event_idx, sent: 0, received: 0 };
+        Peer { session, rings }
+    }
+}
+
+impl Deref for Peer {
+    type Target = PeerRings;
+
+    fn deref(&self) -> &PeerRings {
+        &self.rings
+    }
+}
+
+impl DerefMut for Peer {
+    fn deref_mut(&mut self) -> &mut PeerRings {
+        &mut self.rings
+    }
+}
+
+impl PeerRings {
+    /// Wait until an adaptive worker that has nothing else to do sleeps on the new rings. It is
+    /// told of them a moment after the frontend has its answer, and until then it drops what
+    /// others send there.
+    pub fn settle(&self) {
+        let words = self.tx.words();
+        let armed = || {
+            if self.event_idx {
+                words.avail_event.load() != NOT_ARMED
+            } else {
+                words.used_flags.load() == 0
+            }
+        };
+        let asleep = wait_until(LIMIT, armed);
+        assert!(asleep, "the worker does not sleep");
+    }
+
+    /// The memory.
+    pub fn ram(&self) -> &Arc<Ram> {
+        &self.ram
     }
 
     fn size(&self) -> u16 {
-        self.raw.rings[0].area().size()
+        self.rx.area().size()
     }
 
     fn buffer(&self, first: usize, i: u16) -> usize {
-        self.raw.scratch() + first + usize::from(i) * BUFFER
+        self.scratch + first + usize::from(i) * BUFFER
     }
 
     /// Make a frame available, without a kick; waits for room.
     pub fn post(&mut self, frame: &[u8]) {
         let (size, sent) = (self.size(), self.sent);
-        let ring = &self.raw.rings[1];
+        let ring = &self.tx;
         assert!(wait_until(LIMIT, || sent.wrapping_sub(ring.used_idx()) < size), "ring stuck");
         let i = sent % size;
         let at = self.buffer(0, i);
-        self.raw.ram.write(at, &[0; 12][..self.header]);
-        self.raw.ram.write(at + self.header, frame);
+        self.ram.write(at, &[0; 12][..self.header]);
+        self.ram.write(at + self.header, frame);
         let len = (self.header + frame.len()) as u32;
-        let desc = RawDesc { addr: self.raw.ram.guest(at), len, flags: 0, next: 0 };
-        self.raw.rings[1].post(i, &[desc]);
+        let desc = RawDesc { addr: self.ram.guest(at), len, flags: 0, next: 0 };
+        self.tx.post(i, &[desc]);
         self.sent = sent.wrapping_add(1);
     }
 
     /// Send a frame.
     pub fn send(&mut self, frame: &[u8]) {
         self.post(frame);
-        self.raw.rings[1].kick();
+        self.tx.kick();
     }
 
     /// Has a frame come that was not taken yet?
     pub fn has_frame(&self) -> bool {
-        self.raw.rings[0].used_idx() != self.received
+        self.rx.used_idx() != self.received
     }
 
     /// Index of the next used entry of the receive ring.
@@ -162,16 +218,25 @@ impl Peer {
         self.received
     }
 
-    /// The next frame, which is there.
+    /// The next frame, which is there, and in one buffer.
     pub fn take(&mut self) -> Vec<u8> {
         assert!(self.has_frame());
-        let (id, len) = self.raw.rings[0].used(self.received);
-        self.received = self.received.wrapping_add(1);
+        let (id, len) = self.rx.used(self.received);
         let mut bytes = vec![0; len as usize];
-        self.raw.ram.read(self.buffer(RX_BUFFERS, id as u16), &mut bytes);
-        self.raw.rings[0].post_head(id as u16);
-        self.raw.rings[0].kick();
-        bytes.split_off(self.header)
+        self.ram.read(self.buffer(RX_BUFFERS, id as u16), &mut bytes);
+        self.recycle();
+        let frame = bytes.split_off(self.header);
+        // Nothing is offloaded; the number of buffers is the last field of the longer header.
+        assert!(bytes[..10] == [0; 10] && matches!(bytes[10..], [] | [1, 0]), "{bytes:?}");
+        frame
+    }
+
+    /// The next used buffer is available again.
+    fn recycle(&mut self) {
+        let (id, _) = self.rx.used(self.received);
+        self.received = self.received.wrapping_add(1);
+        self.rx.post_head(id as u16);
+        self.rx.kick();
     }
 
     /// Wait for the next frame.
@@ -180,11 +245,11 @@ impl Peer {
         self.take()
     }
 
-    /// Frames that are there now, taken and counted.
+    /// Throw away what is there now; how many buffers it took.
     pub fn discard(&mut self) -> usize {
         let mut n = 0;
         while self.has_frame() {
-            self.take();
+            self.recycle();
             n += 1;
         }
         n
