@@ -1,0 +1,12 @@
+//! Guests that break the rules of the rings, in both directions: what they did is counted by
+//! its reason, their rings go on or stop as they should, and the neighbour whose packets pass
+//! through the same worker loses none.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod attack;
+mod chains;
+mod garbage;
+mod neighbour;
+mod rings;
