@@ -10,7 +10,7 @@ use super::net::{HEADER, LEGACY_HEADER};
 use super::ring::{MOST_TAKEN, SplitRing};
 use crate::arch;
 use crate::counters::{QueueCounters, Reason};
-use crate::packet::{Packets, SEGMENTS, Segment};
+use crate::packet::{BURST, Packets, SEGMENTS, Segment};
 use arrayvec::ArrayVec;
 
 impl SplitRing {
@@ -39,9 +39,10 @@ impl SplitRing {
         counters: &QueueCounters,
     ) -> Delivered {
         let mut delivered = Delivered::default();
-        // Descriptors that the walks of this burst may visit: enough for any honest layout,
-        // and a bound on what a guest with absurd chains can cost its neighbours.
-        let mut budget = SEGMENTS + packets.bytes() / 32;
+        // Descriptors that the walks of this burst may visit: enough for any honest layout (64
+        // a packet, or one for every 32 bytes), and a bound on what a guest with absurd chains
+        // can cost its neighbours.
+        let mut budget = BURST * 64 + packets.bytes() / 32;
         loop {
             which = self.send_singles::<H>(packets, which, &mut delivered);
             let Some((&i, rest)) = which.split_first() else {

@@ -93,8 +93,8 @@ impl Bed {
 const BUFFER: usize = 4096;
 /// Where a peer's receive buffers begin in its scratch memory; transmit buffers come first.
 const RX_BUFFERS: usize = 1 << 20;
-/// Scratch memory from here on is the test's.
-pub const FREE: usize = 2 << 20;
+/// No `avail_event` of a ring that begins at 0.
+const NOT_ARMED: u16 = 0x7777;
 
 /// A guest that sends the frames it is given and keeps those it gets, one descriptor and one
 /// buffer each.
@@ -110,6 +110,7 @@ pub struct PeerRings {
     pub tx: RawRing,
     scratch: usize,
     header: usize,
+    event_idx: bool,
     sent: u16,
     received: u16,
 }
@@ -123,6 +124,7 @@ impl Peer {
     /// As [`Peer::connect`], with these features; rings of at most 256 entries.
     pub fn with(socket: &Path, options: GuestOptions) -> Self {
         let header = options.header_len();
+        let event_idx = options.event_idx;
         let mut raw = RawGuest::connect(&Link { options, ..Link::to([socket]) }).unwrap();
         let scratch = raw.scratch();
         for i in 0..raw.rings[0].area().size() {
@@ -130,11 +132,13 @@ impl Peer {
             let desc = RawDesc { addr, len: BUFFER as u32, flags: DESC_WRITE, next: 0 };
             raw.rings[0].post(i, &[desc]);
         }
+        // An index that the device does not ask for by itself, see `settle`.
+        raw.rings[1].words().avail_event.store(NOT_ARMED);
         raw.start(0, 0).unwrap();
         raw.start(1, 0).unwrap();
         let RawGuest { session, ram, rings, .. } = raw;
         let Ok([rx, tx]) = <[RawRing; 2]>::try_from(rings) else { panic!("two rings") };
-        let rings = PeerRings { ram, rx, tx, scratch, header, sent: 0, received: 0 };
+        let rings = PeerRings { ram, rx, tx, scratch, header, event_idx, sent: 0, received: 0 };
         Peer { session, rings }
     }
 }
@@ -154,6 +158,22 @@ impl DerefMut for Peer {
 }
 
 impl PeerRings {
+    /// Wait until an adaptive worker that has nothing else to do sleeps on the new rings. It is
+    /// told of them a moment after the frontend has its answer, and until then it drops what
+    /// others send there.
+    pub fn settle(&self) {
+        let words = self.tx.words();
+        let armed = || {
+            if self.event_idx {
+                words.avail_event.load() != NOT_ARMED
+            } else {
+                words.used_flags.load() == 0
+            }
+        };
+        let asleep = wait_until(LIMIT, armed);
+        assert!(asleep, "the worker does not sleep");
+    }
+
     /// The memory.
     pub fn ram(&self) -> &Arc<Ram> {
         &self.ram

@@ -46,12 +46,12 @@ pub struct Attack<'a> {
 
 impl<'a> Attack<'a> {
     pub fn new(bed: &'a Bed, way: Way) -> Self {
-        Self::with(bed, way, GuestOptions { queue_size: SIZE, ..GuestOptions::default() })
+        Self::with(bed, way, &GuestOptions { queue_size: SIZE, ..GuestOptions::default() })
     }
 
     /// With rings and features as in `options`.
-    pub fn with(bed: &'a Bed, way: Way, options: GuestOptions) -> Self {
-        let options = GuestOptions { table: Table::Indirect, ..options };
+    pub fn with(bed: &'a Bed, way: Way, options: &GuestOptions) -> Self {
+        let options = GuestOptions { table: Table::Indirect, ..options.clone() };
         let link = Link::to([bed.socket(0)]);
         let mut raw = RawGuest::connect(&Link { options, ..link }).unwrap();
         let err = EventFd::new(EFD_NONBLOCK).unwrap();
@@ -71,6 +71,24 @@ impl<'a> Attack<'a> {
         self.raw.start(index, first).unwrap();
         self.used = first;
         self.tables = TABLES;
+        if self.way == Way::ToGuest {
+            self.settle();
+        }
+        self.before = self.way.totals(self.bed);
+    }
+
+    /// The worker is told of a new ring a moment after the frontend has its answer. It has it
+    /// once a packet is lost only for want of buffers.
+    fn settle(&mut self) {
+        loop {
+            let before = self.way.totals(self.bed).drops;
+            self.peer.send(&[0; 60]);
+            self.bed.expect("a probe is lost", |s| s.ports[0].tx.drops != before);
+            let now = self.way.totals(self.bed).drops;
+            if now.of(Reason::NoBuffers) > before.of(Reason::NoBuffers) {
+                return;
+            }
+        }
     }
 
     /// Stop the ring.
@@ -179,7 +197,8 @@ impl<'a> Attack<'a> {
             let desc = RawDesc { len: HEADER + 200, ..buffer };
             self.ring().post(head, &[desc]);
             self.ring().kick();
-            assert!(wait_until(LIMIT, || self.peer.has_frame()), "{what}: not served");
+            let there = wait_until(LIMIT, || self.peer.has_frame());
+            assert!(there, "{what}: not served: {:#?}", self.bed.counters().ports);
             assert_eq!(self.peer.take(), mark, "{what}");
             self.expect_given_back(&[head], what);
         } else {

@@ -163,7 +163,7 @@ fn bad_chains_among_good_ones() {
     let _alone = alone();
     let street = Street::new();
     let options = GuestOptions { queue_size: 1024, ..GuestOptions::default() };
-    let mut attack = Attack::with(&street.bed, Way::FromGuest, options);
+    let mut attack = Attack::with(&street.bed, Way::FromGuest, &options);
     let cases: Vec<&Case> = ANYWHERE
         .iter()
         .chain(FIRST)
@@ -236,7 +236,7 @@ fn buffers_too_small_for_their_packets() {
     let _alone = alone();
     let street = Street::new();
     let options = GuestOptions { mergeable: false, queue_size: SIZE, ..GuestOptions::default() };
-    let mut attack = Attack::with(&street.bed, Way::ToGuest, options);
+    let mut attack = Attack::with(&street.bed, Way::ToGuest, &options);
     for (lost, split) in [(1, false), (2, true)] {
         let (whole, header, data) =
             (attack.good(HEADER + 99), attack.good(HEADER), attack.good(99));
@@ -263,7 +263,7 @@ fn many_tiny_buffers() {
     let _alone = alone();
     let street = Street::new();
     let options = GuestOptions { queue_size: 2048, ..GuestOptions::default() };
-    let mut attack = Attack::with(&street.bed, Way::ToGuest, options);
+    let mut attack = Attack::with(&street.bed, Way::ToGuest, &options);
     let (header, byte) = (attack.good(HEADER), attack.good(1));
     attack.ring().set_desc(0, header);
     for i in 1..1500 {

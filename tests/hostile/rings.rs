@@ -10,7 +10,7 @@ use ringbridge::frontend::GuestOptions;
 /// The lie is told after some good chains, the ring stops, and works again once restarted.
 fn lie(street: &Street, way: Way, size: u16, what: &str, tell: impl Fn(&mut Attack)) {
     let options = GuestOptions { queue_size: size.max(2), ..GuestOptions::default() };
-    let mut attack = Attack::with(&street.bed, way, options);
+    let mut attack = Attack::with(&street.bed, way, &options);
     for first in [0, 65530] {
         if first > 0 {
             attack.stop();

@@ -228,5 +228,5 @@ fn absurdly_long_chains_cost_a_bounded_walk() {
     }
     l.send(&(0..64).map(|i| frame(64, i)).collect::<Vec<_>>());
     assert_eq!(l.counters.packets.get() + l.counters.dropped(Reason::ChainTooLong), 64);
-    assert!(l.counters.packets.get() < 4, "{} walks of 1000", l.counters.packets.get());
+    assert!(l.counters.packets.get() < 6, "{} walks of 1000", l.counters.packets.get());
 }

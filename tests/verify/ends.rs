@@ -98,7 +98,9 @@ fn what_a_guest_sends_is_in_the_file() {
     let sent = frames(1000);
     let bed = bed_with_file(PollMode::Adaptive, &[], false);
     let mut peer = Peer::connect(&bed.socket(0));
-    sent.iter().for_each(|frame| peer.send(frame));
+    for frame in &sent {
+        peer.send(frame);
+    }
     bed.expect("all sent", |s| s.ports[1].tx.packets == 1000);
     // A worker that sleeps has written everything.
     let out = bed.dir.path("out.pcap");
@@ -181,13 +183,17 @@ fn every_packet_that_goes_nowhere_has_a_reason() {
     let _alone = alone();
     let bed = Bed::with(1, |config, _| config.forward = ForwardMode::TxOnly);
     let mut peer = Peer::connect(&bed.socket(0));
-    frames(10).iter().for_each(|frame| peer.send(frame));
+    for frame in frames(10) {
+        peer.send(&frame);
+    }
     bed.expect("no output", |s| s.ports[0].rx.drops.of(Reason::NoOutput) == 10);
     drop((peer, bed.stop()));
 
     let bed = Bed::new(2);
     let mut peer = Peer::connect(&bed.socket(0));
-    frames(10).iter().for_each(|frame| peer.send(frame));
+    for frame in frames(10) {
+        peer.send(&frame);
+    }
     bed.expect("nobody there", |s| s.ports[1].tx.drops.of(Reason::NotConnected) == 10);
     let mut other = Peer::connect(&bed.socket(1));
     other.session.enable_ring(0, false).unwrap();

@@ -18,6 +18,9 @@ fn frame(seq: u64, len: usize) -> Vec<u8> {
 fn carry(mode: ForwardMode, expected: impl Fn(usize, &[u8]) -> Vec<u8>) {
     let bed = Bed::with(2, |config, _| config.forward = mode);
     let mut peers = [0, 1].map(|i| Peer::connect(&bed.socket(i)));
+    for peer in &peers {
+        peer.settle();
+    }
     for (seq, len) in [14, 15, 41, 64, 191, 192, 193, 256, 257, 1518, 4000].into_iter().enumerate()
     {
         for from in [0, 1] {

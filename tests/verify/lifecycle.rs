@@ -29,6 +29,8 @@ fn stopped_rings_go_on_where_they_were() {
             let bases = guest.stop().unwrap();
             guest.start(&bases).unwrap();
             guest.resend_memory().unwrap();
+            // A worker is told of new rings a moment after the frontend has its answer.
+            std::thread::sleep(Duration::from_millis(5));
             let report = guest.io(64, 0, SOME, &GO_ON).unwrap();
             assert!(report.rx_packets > 0, "round {round}");
             assert_eq!((report.lost, report.lost_interrupts), (0, 0), "round {round}");
@@ -72,6 +74,7 @@ fn what_comes_during_a_new_memory_table_is_delivered_or_counted() {
     let bed = Bed::new(2);
     let mut sender = Peer::connect(&bed.socket(0));
     let Peer { mut session, mut rings } = Peer::connect(&bed.socket(1));
+    rings.settle();
     let stop = AtomicBool::new(false);
     let (mut sent, mut received) = (0, 0);
     std::thread::scope(|scope| {
@@ -91,7 +94,10 @@ fn what_comes_during_a_new_memory_table_is_delivered_or_counted() {
     });
     bed.expect("each packet is somewhere", |counters| {
         received += rings.discard();
-        let lost = counters.ports[1].tx.drops.of(Reason::NotConnected);
+        let drops = counters.ports[1].tx.drops;
+        // A receiver that is slow has no buffers now and then.
+        let lost = drops.of(Reason::NotConnected) + drops.of(Reason::NoBuffers);
+        assert_eq!(lost, drops.total());
         received as u64 + lost == sent
     });
     assert!(received > 0);

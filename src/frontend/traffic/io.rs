@@ -180,7 +180,14 @@ impl Direction<'_> {
         if burst.is_empty() || (self.tx.queue().room() as usize) < wanted {
             // Idle, or short of descriptors: see what has been sent. Buffers that are not taken
             // back could not be received into.
-            moved.reclaimed += self.reclaim()?;
+            // One look takes the rest of what the last one knew of: that may be little.
+            loop {
+                let reclaimed = self.reclaim()?;
+                moved.reclaimed += reclaimed;
+                if reclaimed == 0 || self.tx.queue().room() as usize >= wanted {
+                    break;
+                }
+            }
         }
         moved.received.packets += burst.len() as u64;
         for packet in burst.iter() {
