@@ -54,7 +54,7 @@ fn receive_buffers_over_hundreds_of_borders_use_the_bursts_budget_up() {
     packets.clear();
     from.complete_receive();
     let delivered = counters.packets.get();
-    assert!((1..=2).contains(&delivered), "{delivered} packets into {} pieces", delivered * 1000);
+    assert!((1..=5).contains(&delivered), "{delivered} packets into {} pieces", delivered * 1000);
     assert_eq!(counters.dropped(Reason::ChainTooLong), 64 - delivered);
 }
 
