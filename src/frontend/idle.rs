@@ -20,7 +20,8 @@ pub struct Idle {
 }
 
 impl Idle {
-    /// Watch the rings' call eventfds.
+    /// Watch the rings' call eventfds, edge-triggered: a signal of a ring that nobody waits for
+    /// now wakes once, and does not keep the guest awake until somebody does.
     ///
     /// # Errors
     /// The operating system's.
@@ -28,7 +29,8 @@ impl Idle {
         let epoll = Epoll::new()?;
         for queue in queues {
             let fd = queue.events().call.as_raw_fd();
-            let event = EpollEvent::new(EventSet::IN, fd as u64);
+            let events = EventSet::IN | EventSet::EDGE_TRIGGERED;
+            let event = EpollEvent::new(events, fd as u64);
             epoll.ctl(ControlOperation::Add, fd, event)?;
         }
         Ok(Idle { epoll, lost: 0 })

@@ -5,7 +5,12 @@ use super::{GO_ON, assert_clean, guest, verify};
 use ringbridge::config::ForwardMode;
 use ringbridge::frontend::GuestOptions;
 use ringbridge::virtio::order::Driver;
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
+use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
+
+/// Nanoseconds.
+const STEP: u64 = 2000;
 
 /// A guest that works a moment and is silent for longer than a worker spins.
 #[test]
@@ -24,8 +29,9 @@ fn bursts_with_silence_between_them() {
     }
 }
 
-/// Packets one by one, at times around the moment when the worker arms and falls asleep; kicked
-/// only if the device asks for it, looked for only if it signals.
+/// Packets one by one, each as near as can be to the moment when the worker arms and falls
+/// asleep: a little earlier if the last one found it asleep, else a little later. Kicked only if
+/// the device asks for it, looked for only if it signals.
 #[test]
 fn packets_at_the_moment_of_falling_asleep() {
     let _alone = alone();
@@ -34,8 +40,12 @@ fn packets_at_the_moment_of_falling_asleep() {
         let options = GuestOptions { event_idx, ..GuestOptions::default() };
         let mut peer = Peer::with(&bed.socket(0), options);
         let [rx, tx] = [&peer.rx, &peer.tx].map(|ring| Driver::new(ring.words(), event_idx));
+        let calls = Epoll::new().unwrap();
+        let call = peer.rx.events().call.as_raw_fd();
+        calls.ctl(ControlOperation::Add, call, EpollEvent::new(EventSet::IN, 0)).unwrap();
         let mut kicks = 0;
-        for i in 0..1500_u16 {
+        let mut pause = 100_000;
+        for i in 0..2000_u16 {
             peer.rx.take_call();
             rx.arm(peer.received());
             assert_eq!(rx.recheck_used(), peer.received());
@@ -44,17 +54,18 @@ fn packets_at_the_moment_of_falling_asleep() {
             if tx.wants_kick(i, i.wrapping_add(1)) {
                 peer.tx.kick();
                 kicks += 1;
+                pause = pause.max(STEP) - STEP;
+            } else {
+                pause += STEP;
             }
-            let start = Instant::now();
             while !peer.rx.take_call() {
-                assert!(start.elapsed() < LIMIT, "packet {i}: no signal, event_idx {event_idx}");
-                std::thread::yield_now();
+                let signalled = calls.wait(LIMIT.as_millis() as i32, &mut [EpollEvent::default()]);
+                assert_eq!(signalled.unwrap(), 1, "packet {i}: no signal, event_idx {event_idx}");
             }
             assert_eq!(peer.receive(), [i as u8; 60]);
             rx.disarm();
-            let pause = Duration::from_micros(u64::from(i) * 7 % 250);
-            let start = Instant::now();
-            while start.elapsed() < pause {
+            let until = Instant::now() + Duration::from_nanos(pause + u64::from(i % 8) * STEP / 8);
+            while Instant::now() < until {
                 std::hint::spin_loop();
             }
         }
