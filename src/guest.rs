@@ -44,7 +44,7 @@ fn table(report: &Report) -> String {
     let mpps = |pps: f64| pps / 1e6;
     let mut out = format!(
         "RX-packets: {rx_packets:<16} Rx-Mpps: {:.3}\nTX-packets: {tx_packets:<16} Tx-Mpps: {:.3}\n\
-         in {seconds:.1} s; best 100 ms: {:.3} Mpps; {:.0} cycles/packet in the guest\n",
+         in {seconds:.1} s; best 100 ms: {:.3} Mpps; {} cycles/packet (p10) in the guest\n",
         mpps(report.rx_pps),
         mpps(report.tx_pps),
         mpps(report.best_pps),

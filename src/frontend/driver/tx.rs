@@ -6,9 +6,12 @@
 
 use super::area::desc_rest;
 use super::pool::{Packet, Pool};
-use super::queue::{Posted, Queue};
+use super::queue::Queue;
 use super::{BURST, RingError};
 use crate::arch;
+
+/// Packets whose lines are fetched ahead of the one being posted.
+const AHEAD: u32 = 8;
 
 /// What came back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -55,15 +58,11 @@ impl TxRing {
     pub fn reclaim(&mut self, pool: &mut Pool) -> Result<usize, RingError> {
         let n = self.queue.used(BURST)?;
         let mut bytes = 0;
-        for _ in 0..n {
-            let posted = self.queue.take_sent()?;
-            bytes += u64::from(posted.len);
-            pool.push(posted.buffer);
-            if !posted.single() {
-                let Posted { buffer, len, buffers, .. } = posted;
-                pool.recycle_rest(Packet { buffer, len, buffers });
-            }
-        }
+        let mut recycler = pool.recycler();
+        self.queue.take(n, true, |_, packet, _| {
+            bytes += u64::from(packet.len);
+            recycler.recycle(packet);
+        })?;
         self.completed.packets += n as u64;
         self.completed.bytes += bytes;
         Ok(n)
@@ -77,21 +76,32 @@ impl TxRing {
             if self.queue.room() == 0 {
                 return false;
             }
-            self.post_simple(pool, packet.buffer, packet.len);
+            let rest = desc_rest(u32::from(packet.len) + pool.header_len() as u32, 0, 0);
+            let addr = pool.simple_addresses().of(packet.buffer);
+            self.queue.post_each(1, Some(rest), || (packet, addr));
             return true;
         }
         self.descriptors.clear();
         pool.packet_descriptors(packet, &mut self.descriptors);
-        let Packet { buffer, len, buffers } = packet;
-        self.queue.post_chain(&self.descriptors, Posted { buffer, len, buffers, descs: 0 })
+        self.queue.post_chain(&self.descriptors, packet)
     }
 
-    /// Post a packet in one simple buffer. There is room.
+    /// Post `n` packets of `len` bytes from the oldest free buffers of `pool`, which are simple;
+    /// `stamp` goes into the first line of each, counting up. There are as many, and room.
     #[inline(always)]
-    pub(in crate::frontend) fn post_simple(&mut self, pool: &Pool, buffer: u32, len: u32) {
-        let rest = desc_rest(len + pool.header_len() as u32, 0, 0);
-        let posted = Posted { buffer, len, buffers: 1, descs: 1 };
-        self.queue.post_one(pool.simple_guest(buffer), Some(rest), posted);
+    pub fn post_stamped(&mut self, pool: &mut Pool, n: u32, len: u16, stamp: u64) {
+        let rest = desc_rest(u32::from(len) + pool.header_len() as u32, 0, 0);
+        let addresses = pool.simple_addresses();
+        let lines = pool.lines();
+        let mut stamp = stamp;
+        let mut buffers = pool.taker();
+        self.queue.post_each(n, Some(rest), || {
+            let buffer = buffers.take();
+            lines.prefetch_write(buffers.peek(AHEAD));
+            lines.stamp(buffer, stamp.to_be());
+            stamp += 1;
+            (Packet { buffer, len, buffers: 1 }, addresses.of(buffer))
+        });
     }
 
     /// Publish what was posted, and kick if that is wanted.

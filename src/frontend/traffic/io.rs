@@ -215,7 +215,7 @@ impl Direction<'_> {
         }
         if self.rx_pool.simple() {
             // An honest guest looks at its packets: the load cannot be left out.
-            self.rx_pool.load_first_line(packet.buffer);
+            self.rx_pool.lines().load(packet.buffer);
         }
         clear_header(self.rx_pool, packet);
         self.tx.post(self.rx_pool, packet)
