@@ -10,6 +10,7 @@ mod area;
 mod chain;
 mod fifo;
 mod geometry;
+mod lines;
 mod pool;
 mod queue;
 mod raw;

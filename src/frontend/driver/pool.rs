@@ -7,13 +7,13 @@
 
 use super::fifo::{Fifo, Reader, Writer};
 use super::geometry::{Geometry, PACKET_AT};
-use crate::arch;
+use super::lines::{Addresses, Lines};
 use crate::frontend::ram::Ram;
 use std::sync::Arc;
 
 /// A packet in buffers of a pool. Small and aligned, so that it travels in a register: spilled
 /// in parts and read back whole it would cost more than all else that is done to it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 #[repr(align(8))]
 pub struct Packet {
     /// Its first buffer; the others are linked to it.
@@ -29,21 +29,6 @@ struct Link {
     next: u32,
     /// Bytes in this buffer, the virtio-net header included.
     len: u32,
-}
-
-/// Guest-physical addresses of the headers of simple buffers.
-#[derive(Debug, Clone, Copy)]
-pub struct Addresses {
-    first: u64,
-    stride: u64,
-}
-
-impl Addresses {
-    /// That of one buffer.
-    #[inline(always)]
-    pub fn of(self, buffer: u32) -> u64 {
-        self.first + u64::from(buffer) * self.stride
-    }
 }
 
 /// Gives buffers back to a [`Pool`].
@@ -62,56 +47,6 @@ impl Recycler<'_> {
             buffer = self.links[buffer as usize].next;
             self.free.push(buffer);
         }
-    }
-}
-
-/// The first cache lines of simple buffers' packets. Never outlives its [`Pool`].
-#[derive(Debug, Clone, Copy)]
-pub struct Lines {
-    first: *mut u8,
-    stride: usize,
-    count: u32,
-}
-
-impl Lines {
-    /// Buffer numbers come from the pool and are below its count.
-    #[inline(always)]
-    fn of(self, buffer: u32) -> *mut u8 {
-        debug_assert!(buffer < self.count);
-        self.first.wrapping_add(buffer as usize * self.stride)
-    }
-
-    /// Bring it in to read it.
-    #[inline(always)]
-    pub fn prefetch_read(self, buffer: u32) {
-        arch::prefetch_read(self.of(buffer));
-    }
-
-    /// Bring it in to write it.
-    #[inline(always)]
-    pub fn prefetch_write(self, buffer: u32) {
-        arch::prefetch_write(self.of(buffer));
-    }
-
-    /// `num_buffers` of the header.
-    #[inline(always)]
-    pub fn num_buffers(self, buffer: u32) -> u16 {
-        // SAFETY: a stride is at least a line; 12 is even.
-        unsafe { arch::load_u16(self.of(buffer).add(PACKET_AT - 2).cast()) }
-    }
-
-    /// The packet's 8 bytes from its 42nd on, where numbers are.
-    #[inline(always)]
-    pub fn load(self, buffer: u32) -> u64 {
-        // SAFETY: 64 bytes at a multiple of the stride, which is at least that; 56 is aligned.
-        unsafe { arch::load_u64(self.of(buffer).add(PACKET_AT + 42).cast()) }
-    }
-
-    /// Write them.
-    #[inline(always)]
-    pub fn stamp(self, buffer: u32, value: u64) {
-        // SAFETY: as in `load`.
-        unsafe { arch::store_u64(self.of(buffer).add(PACKET_AT + 42).cast(), value) }
     }
 }
 
@@ -251,16 +186,6 @@ impl Pool {
     /// The buffer that was free longest.
     pub fn oldest(&self) -> u32 {
         self.free.oldest()
-    }
-
-    /// Our pointer to the header of a simple buffer; the packet begins at offset 14.
-    #[inline(always)]
-    pub fn simple_host(&self, buffer: u32) -> *mut u8 {
-        let offset = buffer as usize * self.geometry.stride + PACKET_AT - self.geometry.header_len;
-        debug_assert!(buffer < self.geometry.count);
-        // SAFETY: buffer numbers are below the count, all of whose strides `new` found inside
-        // the memory.
-        unsafe { self.host.add(offset) }
     }
 
     /// Guest-physical address of the header of a simple buffer.

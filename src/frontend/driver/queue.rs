@@ -11,9 +11,9 @@
 //! one descriptor the queue is *bound*: the descriptor of a place stays with it, so the avail
 //! ring, once written, is never written again. The first longer chain unbinds it.
 
-use super::area::{Fields, RingArea, desc_rest};
+use super::area::{Fields, RingArea};
 use super::chain::QueuePlan;
-use super::raw::{DESC_NEXT, DESC_WRITE};
+use super::raw::DESC_WRITE;
 use super::{Fifo, Packet, RingError};
 use crate::frontend::options::Table;
 use crate::frontend::ram::Ram;
@@ -25,17 +25,17 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 /// What is recorded of each place in the avail ring.
 #[derive(Debug)]
-struct Chains {
+pub(super) struct Chains {
     /// The chain's first descriptor: what the avail ring holds there.
-    heads: Box<[u16]>,
+    pub heads: Box<[u16]>,
     /// What it carries.
     packets: Box<[Packet]>,
     /// Descriptors it takes.
-    descs: Box<[u16]>,
+    pub descs: Box<[u16]>,
 }
 
 impl Chains {
-    fn slot(&self, at: u16) -> usize {
+    pub fn slot(&self, at: u16) -> usize {
         usize::from(at) & (self.heads.len() - 1)
     }
 
@@ -77,19 +77,19 @@ pub struct Queue {
     in_order: bool,
     /// `DESC_WRITE` if the device writes these buffers.
     pub(super) direction: u16,
-    chains: Chains,
-    bound: bool,
+    pub(super) chains: Chains,
+    pub(super) bound: bool,
     /// Free descriptors of a queue that is not bound.
-    free: Fifo<u16>,
+    pub(super) free: Fifo<u16>,
     /// The next descriptor of a chain of several.
-    next_desc: Box<[u16]>,
+    pub(super) next_desc: Box<[u16]>,
     next_avail: u16,
-    next_used: u16,
+    pub(super) next_used: u16,
     /// `used.idx` as last read.
     used_idx: u16,
     /// `avail.idx` when the kick decision was last taken.
     kicked: u16,
-    outstanding: u16,
+    pub(super) outstanding: u16,
     kicks: u64,
 }
 
@@ -106,7 +106,6 @@ impl Queue {
     ) -> io::Result<Self> {
         let area = RingArea::new(ram, plan.place);
         let n = usize::from(area.size());
-        let none = Packet { buffer: 0, len: 0, buffers: 0 };
         Ok(Queue {
             driver: Driver::new(area.words(), features.event_idx),
             kick: EventFd::new(EFD_NONBLOCK)?,
@@ -116,7 +115,7 @@ impl Queue {
             direction: if device_writes { DESC_WRITE } else { 0 },
             chains: Chains {
                 heads: vec![0; n].into_boxed_slice(),
-                packets: vec![none; n].into_boxed_slice(),
+                packets: vec![Packet::default(); n].into_boxed_slice(),
                 descs: vec![0; n].into_boxed_slice(),
             },
             bound: true,
@@ -152,18 +151,6 @@ impl Queue {
         self.kicked = first;
         self.outstanding = 0;
         self.driver.disarm();
-    }
-
-    /// Descriptors leave their places: those of places that hold no chain are free.
-    #[cold]
-    fn unbind(&mut self) {
-        self.bound = false;
-        let mut free = self.free.writer();
-        for i in self.outstanding..self.area.size() {
-            free.push(self.chains.heads[self.chains.slot(self.next_used.wrapping_add(i))]);
-        }
-        drop(free);
-        self.chains.descs.fill(1);
     }
 
     /// The ring.
@@ -285,22 +272,20 @@ impl Queue {
         }
     }
 
-    /// Post `n` chains of one descriptor; `next` gives what each carries, in one buffer, and its
-    /// address. `rest` is the descriptors' second word, or `None` if that is there already.
-    /// There is room for them all.
+    /// Post `n` chains of one descriptor; `next` gives what each carries, in one buffer, and the
+    /// descriptor's two words. Without `REST` the second one is there already. There is room for
+    /// them all.
     #[inline(always)]
-    pub(super) fn post_each(
+    pub(super) fn post_each<const REST: bool>(
         &mut self,
         n: u32,
-        rest: Option<u64>,
-        mut next: impl FnMut() -> (Packet, u64),
+        mut next: impl FnMut() -> (Packet, u64, u64),
     ) {
         debug_assert!(n <= self.room());
         let fields = self.area.fields();
         if !self.bound {
             for _ in 0..n {
-                let (packet, addr) = next();
-                self.post_unbound(packet, addr, rest);
+                self.post_unbound(next());
             }
             return;
         }
@@ -309,9 +294,9 @@ impl Queue {
         let packets = &mut self.chains.packets[..=mask];
         for i in 0..n {
             let slot = usize::from(self.next_avail.wrapping_add(i as u16)) & mask;
-            let (packet, addr) = next();
+            let (packet, addr, rest) = next();
             fields.store_desc_addr(heads[slot], addr);
-            if let Some(rest) = rest {
+            if REST {
                 fields.store_desc_rest(heads[slot], rest);
             }
             packets[slot] = packet;
@@ -320,17 +305,17 @@ impl Queue {
         self.outstanding += n as u16;
     }
 
+    /// The same for one chain in a queue that is not bound, where descriptors are reused in
+    /// any shape: both words are written.
     #[inline(never)]
-    fn post_unbound(&mut self, packet: Packet, addr: u64, rest: Option<u64>) {
+    fn post_unbound(&mut self, (packet, addr, rest): (Packet, u64, u64)) {
         let Some(id) = self.free.pop() else { return };
         self.area.fields().store_desc_addr(id, addr);
-        if let Some(rest) = rest {
-            self.area.fields().store_desc_rest(id, rest);
-        }
+        self.area.fields().store_desc_rest(id, rest);
         self.make_avail(id, 1, packet);
     }
 
-    fn make_avail(&mut self, head: u16, descs: u16, packet: Packet) {
+    pub(super) fn make_avail(&mut self, head: u16, descs: u16, packet: Packet) {
         let at = self.next_avail;
         let slot = self.chains.slot(at);
         if self.chains.heads[slot] != head {
@@ -341,41 +326,6 @@ impl Queue {
         self.chains.descs[slot] = descs;
         self.next_avail = at.wrapping_add(1);
         self.outstanding += 1;
-    }
-
-    /// Post a chain of any shape. False if it does not fit now (or ever: a chain longer than
-    /// the ring).
-    #[inline(never)]
-    pub(super) fn post_chain(&mut self, pieces: &[(u64, u32)], packet: Packet) -> bool {
-        if self.bound {
-            self.unbind();
-        }
-        let Some((direct, descs)) = self.plan.shape(pieces.len()) else { return false };
-        if self.room() < descs as u32 {
-            return false;
-        }
-        let (mut head, mut last) = (None, 0);
-        for i in 0..descs {
-            let Some(id) = self.free.pop() else { return false };
-            match head {
-                None => head = Some(id),
-                Some(_) => self.next_desc[usize::from(last)] = id,
-            }
-            last = id;
-            let next = if i + 1 < descs { DESC_NEXT } else { 0 };
-            let (addr, len, flags) = match pieces.get(i) {
-                Some(&(addr, len)) if i < direct => (addr, len, self.direction | next),
-                _ => self.fill_table(id, &pieces[direct..]),
-            };
-            // The next descriptor is the next free one: nothing comes back meanwhile.
-            let following = if next == 0 { 0 } else { self.free.oldest() };
-            self.area.fields().store_desc_addr(id, addr);
-            self.area.fields().store_desc_rest(id, desc_rest(len, flags, following));
-        }
-        if let Some(head) = head {
-            self.make_avail(head, descs as u16, packet);
-        }
-        true
     }
 
     /// Make everything posted visible to the device; kick it if it wants that.

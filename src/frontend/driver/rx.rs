@@ -5,6 +5,7 @@
 //! publication a burst. The fast path is one descriptor a buffer.
 
 use super::area::desc_rest;
+use super::lines::Lines;
 use super::pool::{Packet, Pool};
 use super::queue::Queue;
 use super::raw::DESC_WRITE;
@@ -63,11 +64,11 @@ impl RxRing {
         if self.simple(pool) {
             let n = self.queue.room().min(pool.free());
             let addresses = pool.simple_addresses();
-            // The second word was written by `reset` and is the same for all.
+            // The second word is the same for all, and written by `reset`.
             let mut buffers = pool.taker();
-            self.queue.post_each(n, None, || {
+            self.queue.post_each::<false>(n, || {
                 let buffer = buffers.take();
-                (Packet { buffer, len: 0, buffers: 1 }, addresses.of(buffer))
+                (Packet { buffer, len: 0, buffers: 1 }, addresses.of(buffer), 0)
             });
         } else {
             self.refill_pieces(pool);
@@ -100,6 +101,25 @@ impl RxRing {
     /// The device broke a rule; the ring is of no more use.
     #[inline]
     pub fn poll(&mut self, pool: &mut Pool, burst: &mut Burst) -> Result<(), RingError> {
+        self.poll_lines(pool, burst, Lines::prefetch_read)
+    }
+
+    /// As [`RxRing::poll`], of packets whose headers will be written.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn poll_to_write(&mut self, pool: &mut Pool, burst: &mut Burst) -> Result<(), RingError> {
+        self.poll_lines(pool, burst, Lines::prefetch_write)
+    }
+
+    #[inline(always)]
+    fn poll_lines(
+        &mut self,
+        pool: &mut Pool,
+        burst: &mut Burst,
+        prefetch: impl Fn(Lines, u32),
+    ) -> Result<(), RingError> {
         burst.clear();
         let n = self.queue.used(BURST)?;
         if n == 0 {
@@ -107,7 +127,7 @@ impl RxRing {
         }
         let lines = pool.lines();
         self.queue.take(n, false, |i, packet, len| {
-            lines.prefetch_read(packet.buffer);
+            prefetch(lines, packet.buffer);
             self.chains[i] = (packet.buffer, len);
         })?;
         if self.mergeable {

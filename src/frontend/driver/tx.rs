@@ -7,8 +7,7 @@
 use super::area::desc_rest;
 use super::pool::{Packet, Pool};
 use super::queue::Queue;
-use super::{BURST, RingError};
-use crate::arch;
+use super::{BURST, Burst, RingError};
 
 /// Packets whose lines are fetched ahead of the one being posted.
 const AHEAD: u32 = 8;
@@ -76,14 +75,44 @@ impl TxRing {
             if self.queue.room() == 0 {
                 return false;
             }
-            let rest = desc_rest(u32::from(packet.len) + pool.header_len() as u32, 0, 0);
-            let addr = pool.simple_addresses().of(packet.buffer);
-            self.queue.post_each(1, Some(rest), || (packet, addr));
+            self.post_simple(pool, &[packet]);
             return true;
         }
         self.descriptors.clear();
         pool.packet_descriptors(packet, &mut self.descriptors);
         self.queue.post_chain(&self.descriptors, packet)
+    }
+
+    /// Post packets in one simple buffer each. There is room for them all.
+    #[inline(always)]
+    fn post_simple(&mut self, pool: &Pool, packets: &[Packet]) {
+        let addresses = pool.simple_addresses();
+        let header = pool.header_len() as u32;
+        let mut packets = packets.iter();
+        self.queue.post_each::<true>(packets.len() as u32, || {
+            let packet = packets.next().copied().unwrap_or_default();
+            let rest = desc_rest(u32::from(packet.len) + header, 0, 0);
+            (packet, addresses.of(packet.buffer), rest)
+        });
+    }
+
+    /// Post a burst just as it was received: all of it, or nothing and false if there is no
+    /// room for it or it is not of simple packets.
+    #[inline(always)]
+    pub fn post_received(&mut self, pool: &Pool, burst: &Burst) -> bool {
+        let single = burst.iter().all(|packet| packet.buffers == 1);
+        let fits = burst.len() <= self.queue.room() as usize;
+        if !(single && fits && pool.simple() && self.queue.direct()) {
+            return false;
+        }
+        let lines = pool.lines();
+        for packet in burst {
+            // An honest guest looks at its packets: the load cannot be left out.
+            lines.load(packet.buffer);
+            lines.clear_header(packet.buffer);
+        }
+        self.post_simple(pool, burst);
+        true
     }
 
     /// Post `n` packets of `len` bytes from the oldest free buffers of `pool`, which are simple;
@@ -95,12 +124,12 @@ impl TxRing {
         let lines = pool.lines();
         let mut stamp = stamp;
         let mut buffers = pool.taker();
-        self.queue.post_each(n, Some(rest), || {
+        self.queue.post_each::<true>(n, || {
             let buffer = buffers.take();
             lines.prefetch_write(buffers.peek(AHEAD));
             lines.stamp(buffer, stamp.to_be());
             stamp += 1;
-            (Packet { buffer, len, buffers: 1 }, addresses.of(buffer))
+            (Packet { buffer, len, buffers: 1 }, addresses.of(buffer), rest)
         });
     }
 
@@ -115,18 +144,9 @@ impl TxRing {
 /// 5.1.6.2.1: nothing is offloaded and `num_buffers` must be 0).
 #[inline]
 pub fn clear_header(pool: &Pool, packet: Packet) {
-    if !pool.simple() {
+    if pool.simple() {
+        pool.lines().clear_header(packet.buffer);
+    } else {
         pool.write(packet, 0, &[0; 12][..pool.header_len()]);
-        return;
-    }
-    let header = pool.simple_host(packet.buffer);
-    // SAFETY: a simple buffer begins with a whole header of 10 or 12 bytes.
-    unsafe {
-        arch::store_unaligned_u64(header.cast(), 0);
-        if pool.header_len() == 12 {
-            arch::store_unaligned_u32(header.add(8).cast(), 0);
-        } else {
-            arch::store_u16(header.add(8).cast(), 0);
-        }
     }
 }
