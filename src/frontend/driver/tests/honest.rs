@@ -1,155 +1,6 @@
-//! Rings against a device that is played by the test, honestly and not.
+//! Devices that keep the rules.
 
-use super::area::RingPlace;
 use super::*;
-use crate::frontend::options::{GuestOptions, HeaderPlace, Layout, Table};
-use crate::frontend::ram::{Plan, Ram};
-use crate::virtio::order::{Device, RingWords};
-use std::sync::Arc;
-
-/// The device's side of one ring: sees memory only through the ring's own addresses.
-struct Played {
-    ram: Arc<Ram>,
-    desc: usize,
-    avail: usize,
-    used: usize,
-    size: u16,
-    device: Device,
-    next_avail: u16,
-    next_used: u16,
-}
-
-impl Played {
-    fn new(queue: &Queue, words: RingWords, event_idx: bool, first: u16) -> Self {
-        let area = queue.area();
-        let at = area.user_addresses();
-        let offset = |user: u64| (user - area.ram().user(0)) as usize;
-        Played {
-            ram: Arc::clone(area.ram()),
-            desc: offset(at.desc),
-            avail: offset(at.avail),
-            used: offset(at.used),
-            size: area.size(),
-            device: Device::new(words, event_idx),
-            next_avail: first,
-            next_used: first,
-        }
-    }
-
-    fn number<const N: usize>(&self, offset: usize) -> [u8; N] {
-        let mut bytes = [0; N];
-        self.ram.read(offset, &mut bytes);
-        bytes
-    }
-
-    /// The next chain made available: its head and its pieces (offset, length).
-    fn take(&mut self) -> Option<(u16, Vec<(usize, u32)>)> {
-        if self.device.load_avail_idx() == self.next_avail {
-            return None;
-        }
-        let slot = usize::from(self.next_avail % self.size);
-        self.next_avail = self.next_avail.wrapping_add(1);
-        let head = u16::from_le_bytes(self.number(self.avail + 4 + 2 * slot));
-        let mut pieces = Vec::new();
-        self.walk(self.desc, head, &mut pieces);
-        Some((head, pieces))
-    }
-
-    fn walk(&self, table: usize, first: u16, pieces: &mut Vec<(usize, u32)>) {
-        let mut i = first;
-        loop {
-            let bytes: [u8; 16] = self.number(table + 16 * usize::from(i));
-            let addr = u64::from_le_bytes(bytes[..8].try_into().unwrap());
-            let len = u32::from_le_bytes(bytes[8..12].try_into().unwrap());
-            let flags = u16::from_le_bytes(bytes[12..14].try_into().unwrap());
-            let offset = (addr - self.ram.guest(0)) as usize;
-            if flags & DESC_INDIRECT != 0 {
-                assert_eq!(flags, DESC_INDIRECT);
-                return self.walk(offset, 0, pieces);
-            }
-            pieces.push((offset, len));
-            if flags & DESC_NEXT == 0 {
-                return;
-            }
-            i = u16::from_le_bytes(bytes[14..].try_into().unwrap());
-        }
-    }
-
-    fn put_used(&mut self, id: u32, len: u32) {
-        let entry = u64::from(id) | u64::from(len) << 32;
-        let at = self.used + 4 + 8 * usize::from(self.next_used % self.size);
-        self.ram.write(at, &entry.to_le_bytes());
-        self.next_used = self.next_used.wrapping_add(1);
-    }
-
-    fn publish(&self) {
-        self.device.publish_used_idx(self.next_used);
-    }
-
-    /// Deliver `bytes`, of which the header's place is left out, over as many chains as it takes.
-    fn deliver(&mut self, header: usize, bytes: &[u8]) {
-        let mut packet = vec![0; header];
-        packet.extend(bytes);
-        let mut taken = Vec::new();
-        let mut room = 0;
-        while room < packet.len() {
-            let (head, pieces) = self.take().unwrap();
-            room += pieces.iter().map(|p| p.1 as usize).sum::<usize>();
-            taken.push((head, pieces));
-        }
-        if header == 12 {
-            packet[10..12].copy_from_slice(&(taken.len() as u16).to_le_bytes());
-        }
-        let mut rest = &packet[..];
-        for (head, pieces) in taken {
-            let before = rest.len();
-            for (at, len) in pieces {
-                let (now, later) = rest.split_at(rest.len().min(len as usize));
-                self.ram.write(at, now);
-                rest = later;
-            }
-            self.put_used(head.into(), (before - rest.len()) as u32);
-        }
-        self.publish();
-    }
-}
-
-const FIRST: u16 = 65530;
-
-fn queue(options: &GuestOptions, device_writes: bool) -> (Queue, Pool, Played) {
-    let mut plan = Plan::default();
-    let capacity = if device_writes { options.rx_capacity() } else { options.tx_capacity() };
-    let header = options.header_len();
-    let queue = QueuePlan::new(&mut plan, options.queue_size, options.table, 64);
-    let geometry = Geometry::new(&mut plan, options.queue_size, capacity, header, options.layout);
-    let ram = Arc::new(Ram::new(&plan, 0, 1, 0).unwrap());
-    let features = QueueFeatures { event_idx: options.event_idx, in_order: options.in_order };
-    let queue = Queue::new(Arc::clone(&ram), queue, features, device_writes).unwrap();
-    let played = Played::new(&queue, queue.area().words(), options.event_idx, FIRST);
-    (queue, Pool::new(ram, geometry), played)
-}
-
-fn rx(options: &GuestOptions) -> (RxRing, Pool, Played) {
-    let (queue, mut pool, played) = queue(options, true);
-    let mut ring = RxRing::new(queue, options.mergeable);
-    ring.reset(&mut pool, FIRST);
-    (ring, pool, played)
-}
-
-fn tx(options: &GuestOptions) -> (TxRing, Pool, Played) {
-    let (queue, pool, played) = queue(options, false);
-    let mut ring = TxRing::new(queue);
-    ring.reset(FIRST);
-    (ring, pool, played)
-}
-
-fn small(change: impl FnOnce(&mut GuestOptions)) -> GuestOptions {
-    let mut options = GuestOptions { queue_size: 8, max_size: 200, ..GuestOptions::default() };
-    options.buffer_size = Some(300);
-    change(&mut options);
-    options.check().unwrap();
-    options
-}
 
 /// All that is received of what `deliver` put there.
 fn received(ring: &mut RxRing, pool: &mut Pool) -> Vec<Vec<u8>> {
@@ -270,6 +121,88 @@ fn sends_and_takes_back() {
     }
 }
 
+/// Send `sizes` at once, in buffers of 60 bytes, and have the device give them back in an order
+/// turned by `turn`.
+fn send_and_shuffle(
+    (ring, pool, device): &mut (TxRing, Pool, Played),
+    sizes: &[usize],
+    turn: usize,
+) {
+    for &size in sizes {
+        let packet = pool.take(size).unwrap();
+        clear_header(pool, packet);
+        pool.write(packet, 12, &vec![size as u8; size]);
+        assert!(ring.post(pool, packet));
+    }
+    ring.publish();
+    let mut heads = Vec::new();
+    for &size in sizes {
+        let (head, pieces) = device.take().unwrap();
+        let mut bytes = vec![0; 12 + size];
+        let mut done = 0;
+        for (at, len) in pieces {
+            device.ram.read(at, &mut bytes[done..done + len as usize]);
+            done += len as usize;
+        }
+        assert_eq!(bytes[..12], [0; 12]);
+        assert!(bytes[12..].iter().all(|&b| b == size as u8), "{sizes:?}");
+        heads.push(head);
+    }
+    heads.rotate_left(turn % sizes.len());
+    // The first one comes alone: others are outstanding when it does.
+    for head in heads {
+        device.put_used(head.into(), 0);
+        device.publish();
+        assert_eq!(ring.reclaim(pool), Ok(1));
+    }
+}
+
+#[test]
+fn chains_of_all_lengths_share_a_ring_in_any_order() {
+    let options = GuestOptions { queue_size: 32, max_size: 48, ..GuestOptions::default() };
+    let mut all = tx(&options);
+    let mut sent = 0;
+    let mut round = |sizes: &[usize], turn| {
+        send_and_shuffle(&mut all, sizes, turn);
+        sent += sizes.len() as u64;
+    };
+    // One descriptor each at first, so that the longer ones come into a ring in disorder.
+    (0..20).for_each(|turn| round(&[14, 20, 30, 40, 48], turn));
+    (0..50).for_each(|turn| round(&[40, 200, 14, 100, 48, 49], turn));
+    (0..20).for_each(|turn| round(&[14, 20, 30, 40, 48], turn));
+    let (ring, pool, _) = all;
+    assert_eq!(ring.completed().packets, sent);
+    assert_eq!(pool.free(), pool.count());
+}
+
+#[test]
+fn a_longer_chain_may_come_while_others_are_outstanding() {
+    let options = GuestOptions { queue_size: 8, max_size: 48, ..GuestOptions::default() };
+    let (mut ring, mut pool, mut device) = tx(&options);
+    let mut post = |ring: &mut TxRing, size| {
+        let packet = pool.take(size).unwrap();
+        assert!(ring.post(&pool, packet));
+        ring.publish();
+    };
+    for _ in 0..3 {
+        post(&mut ring, 20);
+    }
+    let (first, _) = device.take().unwrap();
+    device.take().unwrap();
+    device.take().unwrap();
+    post(&mut ring, 200);
+    assert_eq!(ring.queue().room(), 1);
+    let (longer, pieces) = device.take().unwrap();
+    assert_eq!(pieces.iter().map(|p| p.1).collect::<Vec<_>>(), [60, 60, 60, 32]);
+    device.put_used(longer.into(), 0);
+    device.put_used(first.into(), 0);
+    device.publish();
+    assert_eq!(ring.reclaim(&mut pool), Ok(2));
+    assert_eq!((ring.queue().room(), ring.queue().outstanding()), (6, 2));
+    assert_eq!(ring.completed(), Completed { packets: 2, bytes: 220 });
+    assert_eq!(pool.free(), pool.count() - 2);
+}
+
 #[test]
 fn a_full_ring_takes_no_more() {
     let (mut ring, mut pool, _device) = tx(&small(|o| o.layout.header = HeaderPlace::Alone));
@@ -349,69 +282,6 @@ fn in_order_devices_may_write_the_last_entry_of_a_batch_alone() {
         device.publish();
         assert_eq!(ring.reclaim(&mut pool), Ok(5), "{round}");
     }
-}
-
-/// What receiving says after the device did `lie`.
-fn lie(options: &GuestOptions, lie: impl FnOnce(&mut Played)) -> RingError {
-    let (mut ring, mut pool, mut device) = rx(options);
-    lie(&mut device);
-    ring.poll(&mut pool, &mut Burst::new()).unwrap_err()
-}
-
-#[test]
-fn lies_of_the_device_are_errors() {
-    let honest = small(|_| ());
-    let used = |id, len| {
-        move |device: &mut Played| {
-            device.take();
-            device.put_used(id, len);
-            device.publish();
-        }
-    };
-    let error = lie(&honest, |d| d.device.publish_used_idx(FIRST.wrapping_add(9)));
-    let next = FIRST;
-    assert_eq!(error, RingError::UsedIndex { idx: 3, next, outstanding: 8 });
-    let error = lie(&honest, |d| d.device.publish_used_idx(FIRST.wrapping_sub(1)));
-    assert_eq!(error, RingError::UsedIndex { idx: 65529, next, outstanding: 8 });
-    for id in [8, 0xffff, 0x1_0000, u32::MAX] {
-        assert_eq!(lie(&honest, used(id, 60)), RingError::UsedId { at: FIRST, id });
-    }
-    let twice = |device: &mut Played| {
-        device.put_used(3, 60);
-        device.put_used(3, 60);
-        device.publish();
-    };
-    assert_eq!(lie(&honest, twice), RingError::UsedId { at: FIRST + 1, id: 3 });
-    for len in [0, 11, 301, u32::MAX] {
-        let error = RingError::UsedLength { len, least: 12, most: 300 };
-        assert_eq!(lie(&honest, used(0, len)), error);
-        assert_eq!(lie(&small(|o| o.mergeable = false), used(0, len)), error);
-    }
-    // The header is still zero.
-    assert_eq!(lie(&honest, used(0, 60)), RingError::NumBuffers(0));
-    let in_order = small(|o| o.in_order = true);
-    assert_eq!(lie(&in_order, used(1, 60)), RingError::Order { at: FIRST, id: 1, expected: 0 });
-}
-
-#[test]
-fn lies_about_further_buffers_are_errors() {
-    let buffers = |n: u16, lengths: &'static [u32]| {
-        lie(&small(|_| ()), move |device| {
-            for (i, len) in lengths.iter().enumerate() {
-                let (head, pieces) = device.take().unwrap();
-                if i == 0 {
-                    device.ram.write(pieces[0].0 + 10, &n.to_le_bytes());
-                }
-                device.put_used(head.into(), *len);
-            }
-            device.publish();
-        })
-    };
-    assert_eq!(buffers(17, &[300]), RingError::NumBuffers(17));
-    let zero = RingError::UsedLength { len: 0, least: 1, most: 300 };
-    assert_eq!(buffers(2, &[300, 0]), zero);
-    let long = RingError::UsedLength { len: 301, least: 1, most: 300 };
-    assert_eq!(buffers(2, &[300, 301]), long);
 }
 
 #[test]
