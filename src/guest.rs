@@ -39,7 +39,7 @@ fn table(report: &Report) -> String {
     let _ = writeln!(
         out,
         "RX-packets: {rx_packets:<16} Rx-Mpps: {:.3}\nTX-packets: {tx_packets:<16} Tx-Mpps: {:.3}\n\
-         in {seconds:.1} s; best 100 ms: {:.3} Mpps; {:.0} cycles/packet in the guest",
+         in {seconds:.1} s; best 100 ms: {:.3} Mpps; {} cycles/packet (p10) in the guest",
         mpps(report.rx_pps),
         mpps(report.tx_pps),
         mpps(report.best_pps),

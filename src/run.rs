@@ -117,7 +117,9 @@ impl Bridge {
         for (port, spec) in config.ports.iter().enumerate() {
             if let Err(error) = bridge.open(port, spec, &wiring, &mut workers) {
                 // A frontend that is there already shall not wait for workers that never start.
-                workers.iter().for_each(|worker| worker.inbox.close());
+                for worker in &workers {
+                    worker.inbox.close();
+                }
                 return Err(error);
             }
             if config.forward == ForwardMode::TxOnly {

@@ -15,6 +15,9 @@ const EVERY: u32 = 64;
 /// Windows kept; of a longer run the first ones.
 const MOST_WINDOWS: usize = 36_000;
 
+/// Cycles a packet that are told apart.
+const MOST_CYCLES: usize = 1024;
+
 /// What a look at the clock found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tick {
@@ -38,8 +41,8 @@ pub struct Meter<'a> {
     best: f64,
     last: f64,
     last_cycles: u64,
-    busy_cycles: u64,
-    busy_packets: u64,
+    /// Packets by the cycles a packet of the round that moved them; the last for all above.
+    cycles: [u64; MOST_CYCLES],
 }
 
 impl<'a> Meter<'a> {
@@ -57,19 +60,17 @@ impl<'a> Meter<'a> {
             best: 0.0,
             last: 0.0,
             last_cycles: arch::cycles(),
-            busy_cycles: 0,
-            busy_packets: 0,
+            cycles: [0; MOST_CYCLES],
         }
     }
 
     /// A round ends that moved `moved` packets. Rounds that moved none are idle and do not
     /// count as work.
-    #[inline]
+    #[inline(always)]
     pub fn round(&mut self, moved: u64) -> Tick {
         let now = arch::cycles();
-        if moved > 0 {
-            self.busy_cycles += now.wrapping_sub(self.last_cycles);
-            self.busy_packets += moved;
+        if let Some(each) = now.wrapping_sub(self.last_cycles).checked_div(moved) {
+            self.cycles[(each as usize).min(MOST_CYCLES - 1)] += moved;
         }
         self.last_cycles = now;
         self.window_packets += moved;
@@ -132,9 +133,16 @@ impl<'a> Meter<'a> {
         self.windows
     }
 
-    /// Cycles a packet of the rounds that moved packets; 0 without any.
-    pub fn busy_cycles_per_packet(&self) -> f64 {
-        self.busy_cycles as f64 / self.busy_packets.max(1) as f64
+    /// Cycles a packet of rounds that moved packets: a tenth of all packets took no more. What
+    /// else ran on this CPU is not in it. 0 without packets.
+    pub fn cycles_per_packet(&self) -> u64 {
+        let tenth = self.cycles.iter().sum::<u64>().div_ceil(10);
+        let mut seen = 0;
+        let reached = |packets: &u64| {
+            seen += packets;
+            seen >= tenth
+        };
+        self.cycles.iter().position(reached).unwrap_or(0) as u64
     }
 }
 
@@ -151,6 +159,21 @@ mod tests {
         assert!((0..EVERY).any(|_| meter.round(0) == Tick::Over));
         stop.store(false, Ordering::Relaxed);
         assert_eq!(Meter::start(Some(Duration::ZERO), &stop).look(), Tick::Over);
+    }
+
+    #[test]
+    fn a_tenth_of_the_packets_decides() {
+        let stop = AtomicBool::new(false);
+        let mut meter = Meter::start(None, &stop);
+        assert_eq!(meter.cycles_per_packet(), 0);
+        meter.cycles[70] = 89;
+        meter.cycles[30] = 11;
+        assert_eq!(meter.cycles_per_packet(), 30);
+        meter.cycles[30] = 9;
+        assert_eq!(meter.cycles_per_packet(), 70);
+        meter.last_cycles = 0;
+        meter.round(1);
+        assert_eq!(meter.cycles[MOST_CYCLES - 1], 1);
     }
 
     #[test]

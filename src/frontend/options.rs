@@ -15,6 +15,8 @@ use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRE
 pub const MAX_REGIONS: usize = 8;
 /// Most queue pairs: a vring number in `SET_VRING_KICK` has 8 bits.
 pub const MAX_QUEUE_PAIRS: u16 = 128;
+/// Bytes of the largest buffer: no packet fills more.
+const MOST_BUFFER: usize = 65550;
 /// Bytes of a receive buffer with mergeable buffers, unless asked otherwise.
 const MERGEABLE_BUFFER: u32 = 2048;
 
@@ -150,8 +152,8 @@ pub enum OptionsError {
         /// Entries of the ring.
         size: u16,
     },
-    /// A packet does not fit into the buffers.
-    #[error("buffers of {size} bytes are too small: at least {least} are needed here")]
+    /// A packet does not fit into the buffers, or no packet fills them.
+    #[error("buffers of {size} bytes: {least} to {most} are possible here", most = MOST_BUFFER)]
     BufferSize {
         /// As asked.
         size: u32,
@@ -195,7 +197,9 @@ impl GuestOptions {
         }
         let least = header + if self.mergeable { 1 } else { self.max_size };
         match self.buffer_size {
-            Some(size) if (size as usize) < least => Err(OptionsError::BufferSize { size, least }),
+            Some(size) if !(least..=MOST_BUFFER).contains(&(size as usize)) => {
+                Err(OptionsError::BufferSize { size, least })
+            }
             _ => Ok(()),
         }
     }

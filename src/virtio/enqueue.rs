@@ -156,7 +156,9 @@ impl SplitRing {
     /// The chains gathered so far cannot take the packet: all of them go back empty.
     #[cold]
     fn give_up(&mut self, chains: &mut [Gathered], reason: Reason) -> Result<(), Reason> {
-        chains.iter_mut().for_each(|chain| chain.end = 0);
+        for chain in chains.iter_mut() {
+            chain.end = 0;
+        }
         self.give_back(chains);
         Err(reason)
     }

@@ -39,14 +39,21 @@ impl RingPlace {
 pub struct RingArea {
     ram: Arc<Ram>,
     place: RingPlace,
+    fields: Fields,
+}
+
+// SAFETY: the pointers lead into `ram`, which the area owns a share of.
+unsafe impl Send for RingArea {}
+
+/// A ring's tables. A copy in registers keeps loops tight: the compiler need not fear that a
+/// store to the ring changes where the ring is. Never outlives its [`RingArea`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fields {
     desc: *mut u64,
     avail_ring: *mut u16,
     used_ring: *mut u64,
     mask: u16,
 }
-
-// SAFETY: the pointers lead into `ram`, which the area owns a share of.
-unsafe impl Send for RingArea {}
 
 impl RingArea {
     /// The ring at `place`.
@@ -56,14 +63,13 @@ impl RingArea {
     pub fn new(ram: Arc<Ram>, place: RingPlace) -> Self {
         let n = usize::from(place.size);
         assert!(place.size.is_power_of_two() && place.used + 6 + 8 * n <= ram.size());
-        RingArea {
+        let fields = Fields {
             desc: ram.host(place.desc).cast(),
             avail_ring: ram.host(place.avail + 4).cast(),
             used_ring: ram.host(place.used + 4).cast(),
             mask: place.size - 1,
-            ram,
-            place,
-        }
+        };
+        RingArea { ram, place, fields }
     }
 
     /// Entries.
@@ -118,6 +124,14 @@ impl RingArea {
         words.used_event.store(first.wrapping_sub(1));
     }
 
+    /// Its tables, for a loop.
+    #[inline(always)]
+    pub(super) fn fields(&self) -> Fields {
+        self.fields
+    }
+}
+
+impl Fields {
     /// Address of descriptor `i`.
     #[inline(always)]
     pub fn store_desc_addr(&self, i: u16, addr: u64) {
@@ -137,6 +151,18 @@ impl RingArea {
     pub fn prefetch_desc(&self, i: u16) {
         // SAFETY: a masked index.
         arch::prefetch_write(unsafe { self.desc.add(2 * usize::from(i & self.mask)) }.cast());
+    }
+
+    /// Bring the lines of the `n` used entries from index `at` on in, all at once: the device has
+    /// just written them.
+    #[inline(always)]
+    pub fn prefetch_used(&self, at: u16, n: usize) {
+        for i in (8..n + 8).step_by(8) {
+            let at = at.wrapping_add((i - 1).min(n) as u16);
+            // SAFETY: a masked index.
+            let entry = unsafe { self.used_ring.add(usize::from(at & self.mask)) };
+            arch::prefetch_read(entry.cast());
+        }
     }
 
     /// Entry of the avail ring at index `at`.

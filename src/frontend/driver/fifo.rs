@@ -1,7 +1,9 @@
 //! A first-in first-out queue of fixed capacity, for buffers and descriptors.
 //!
-//! Promises: never allocates after it was made; entries past its end may be looked at (they
-//! hold old values), which makes a look-ahead for prefetching branchless.
+//! Promises: never allocates after it was made; what a loop takes or adds goes through a
+//! [`Reader`] or [`Writer`], which keep their place in a register and put it back when they are
+//! dropped. Entries past the end may be looked at (they hold old values), which makes a
+//! look-ahead for prefetching branchless.
 
 /// Numbers in the order they came.
 #[derive(Debug)]
@@ -31,29 +33,85 @@ impl<T: Copy + Default> Fifo<T> {
         self.head = self.tail;
     }
 
-    /// Add one. There is room: as many entries exist as the capacity.
+    /// To add entries. There is room: as many exist as the capacity.
     #[inline(always)]
-    pub fn push(&mut self, value: T) {
-        debug_assert!(self.len() <= self.mask);
-        self.slots[(self.tail & self.mask) as usize] = value;
-        self.tail = self.tail.wrapping_add(1);
+    pub fn writer(&mut self) -> Writer<'_, T> {
+        let Fifo { slots, tail, mask, .. } = self;
+        Writer { at: *tail, slots: &mut slots[..=*mask as usize], tail, mask: *mask }
+    }
+
+    /// To take entries, the oldest first.
+    #[inline(always)]
+    pub fn reader(&mut self) -> Reader<'_, T> {
+        let Fifo { slots, head, mask, .. } = self;
+        Reader { at: *head, slots: &slots[..=*mask as usize], head, mask: *mask }
     }
 
     /// Take the oldest.
-    #[inline(always)]
+    #[inline]
     pub fn pop(&mut self) -> Option<T> {
-        if self.head == self.tail {
-            return None;
-        }
-        let value = self.slots[(self.head & self.mask) as usize];
-        self.head = self.head.wrapping_add(1);
-        Some(value)
+        if self.len() == 0 { None } else { Some(self.reader().take()) }
     }
 
-    /// The entry `ahead` behind the oldest; an old one if there are fewer.
+    /// The oldest; an old one if there is none.
+    #[inline]
+    pub fn oldest(&self) -> T {
+        self.slots[(self.head & self.mask) as usize]
+    }
+}
+
+/// Adds entries to a [`Fifo`].
+pub struct Writer<'a, T> {
+    slots: &'a mut [T],
+    tail: &'a mut u32,
+    at: u32,
+    mask: u32,
+}
+
+impl<T> Writer<'_, T> {
+    /// Add one.
+    #[inline(always)]
+    pub fn push(&mut self, value: T) {
+        self.slots[(self.at & self.mask) as usize] = value;
+        self.at = self.at.wrapping_add(1);
+    }
+}
+
+impl<T> Drop for Writer<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        *self.tail = self.at;
+    }
+}
+
+/// Takes entries from a [`Fifo`].
+pub struct Reader<'a, T> {
+    slots: &'a [T],
+    head: &'a mut u32,
+    at: u32,
+    mask: u32,
+}
+
+impl<T: Copy> Reader<'_, T> {
+    /// Take the next entry, of which the caller knows that there is one.
+    #[inline(always)]
+    pub fn take(&mut self) -> T {
+        let value = self.peek(0);
+        self.at = self.at.wrapping_add(1);
+        value
+    }
+
+    /// The entry `ahead` behind the next; an old one past the end.
     #[inline(always)]
     pub fn peek(&self, ahead: u32) -> T {
-        self.slots[(self.head.wrapping_add(ahead) & self.mask) as usize]
+        self.slots[(self.at.wrapping_add(ahead) & self.mask) as usize]
+    }
+}
+
+impl<T> Drop for Reader<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        *self.head = self.at;
     }
 }
 
@@ -65,12 +123,16 @@ mod tests {
     fn first_in_first_out_across_the_wrap() {
         let mut fifo = Fifo::<u16>::new(3);
         for round in 0..10 {
+            let mut writer = fifo.writer();
             for i in 0..4 {
-                fifo.push(round * 4 + i);
+                writer.push(round * 4 + i);
             }
-            assert_eq!(fifo.len(), 4);
-            assert_eq!(fifo.peek(2), round * 4 + 2);
-            for i in 0..4 {
+            drop(writer);
+            assert_eq!((fifo.len(), fifo.oldest()), (4, round * 4));
+            let mut reader = fifo.reader();
+            assert_eq!((reader.take(), reader.peek(1)), (round * 4, round * 4 + 2));
+            drop(reader);
+            for i in 1..4 {
                 assert_eq!(fifo.pop(), Some(round * 4 + i));
             }
             assert_eq!(fifo.pop(), None);

@@ -7,8 +7,10 @@
 //! [`Guest`](super::Guest); [`RawRing`] is for tests that break the rules.
 
 mod area;
+mod chain;
 mod fifo;
 mod geometry;
+mod lines;
 mod pool;
 mod queue;
 mod raw;
@@ -17,10 +19,11 @@ mod tx;
 
 pub use area::RingArea;
 pub(super) use area::RingPlace;
+pub(super) use chain::QueuePlan;
 pub(super) use fifo::Fifo;
 pub(super) use geometry::Geometry;
 pub(super) use pool::{Packet, Pool};
-pub(super) use queue::{Queue, QueueFeatures, QueuePlan};
+pub(super) use queue::{Queue, QueueFeatures};
 pub use raw::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, RawDesc, RawRing};
 pub(super) use rx::RxRing;
 pub(super) use tx::{Completed, TxRing, clear_header};
@@ -72,7 +75,13 @@ pub enum RingError {
         /// The chain's length.
         most: u32,
     },
+    /// A packet over several buffers is longer than any may be.
+    #[error("a received packet has {0} bytes")]
+    PacketLength(u32),
     /// `num_buffers` of 0, or more than the packet has bytes for.
     #[error("a received packet claims {0} buffers")]
     NumBuffers(u16),
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,19 +5,21 @@
 //! for, and every byte is reached through those pieces. Buffers are numbers; a packet over
 //! several is a linked list kept here, in private memory.
 
-use super::fifo::Fifo;
+use super::fifo::{Fifo, Reader, Writer};
 use super::geometry::{Geometry, PACKET_AT};
-use crate::arch;
+use super::lines::{Addresses, Lines};
 use crate::frontend::ram::Ram;
 use std::sync::Arc;
 
-/// A packet in buffers of a pool.
-#[derive(Debug, Clone, Copy)]
+/// A packet in buffers of a pool. Small and aligned, so that it travels in a register: spilled
+/// in parts and read back whole it would cost more than all else that is done to it.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(align(8))]
 pub struct Packet {
     /// Its first buffer; the others are linked to it.
     pub buffer: u32,
     /// Bytes, without the virtio-net header.
-    pub len: u32,
+    pub len: u16,
     /// Number of buffers.
     pub buffers: u16,
 }
@@ -27,6 +29,25 @@ struct Link {
     next: u32,
     /// Bytes in this buffer, the virtio-net header included.
     len: u32,
+}
+
+/// Gives buffers back to a [`Pool`].
+pub struct Recycler<'a> {
+    free: Writer<'a, u32>,
+    links: &'a [Link],
+}
+
+impl Recycler<'_> {
+    /// Those of a packet.
+    #[inline(always)]
+    pub fn recycle(&mut self, packet: Packet) {
+        self.free.push(packet.buffer);
+        let mut buffer = packet.buffer;
+        for _ in 1..packet.buffers {
+            buffer = self.links[buffer as usize].next;
+            self.free.push(buffer);
+        }
+    }
 }
 
 /// The buffers of one ring.
@@ -67,7 +88,8 @@ impl Pool {
     /// All buffers are free again.
     pub fn reset(&mut self) {
         self.free.clear();
-        (0..self.geometry.count).for_each(|b| self.free.push(b));
+        let mut free = self.free.writer();
+        (0..self.geometry.count).for_each(|buffer| free.push(buffer));
     }
 
     /// All buffers.
@@ -109,13 +131,7 @@ impl Pool {
         self.free.pop()
     }
 
-    /// The buffer that will be taken after `ahead` others: a guess, for prefetching.
-    #[inline(always)]
-    pub fn peek(&self, ahead: u32) -> u32 {
-        self.free.peek(ahead)
-    }
-
-    /// Take buffers for a packet of `len` bytes. None are taken if there are not enough.
+    /// Take buffers for a packet of `len` bytes (at most 65535). None are taken if there are not enough.
     pub fn take(&mut self, len: usize) -> Option<Packet> {
         let mut left = self.geometry.header_len + len;
         let buffers = left.div_ceil(self.geometry.capacity);
@@ -131,32 +147,12 @@ impl Pool {
             last = next;
         }
         self.link(last, left as u32, 0);
-        Some(Packet { buffer: first, len: len as u32, buffers: buffers as u16 })
-    }
-
-    /// Give one buffer back.
-    #[inline(always)]
-    pub fn push(&mut self, buffer: u32) {
-        self.free.push(buffer);
+        Some(Packet { buffer: first, len: len as u16, buffers: buffers as u16 })
     }
 
     /// Give the buffers of a packet back.
-    #[inline(always)]
     pub fn recycle(&mut self, packet: Packet) {
-        self.push(packet.buffer);
-        if packet.buffers > 1 {
-            self.recycle_rest(packet);
-        }
-    }
-
-    /// Give all buffers of a packet but the first back.
-    #[cold]
-    pub fn recycle_rest(&mut self, packet: Packet) {
-        let mut buffer = packet.buffer;
-        for _ in 1..packet.buffers {
-            buffer = self.links[buffer as usize].next;
-            self.push(buffer);
-        }
+        self.recycler().recycle(packet);
     }
 
     /// Record that `len` bytes of `buffer` are used and that `next` follows it.
@@ -169,14 +165,27 @@ impl Pool {
         self.links[buffer as usize].next = next;
     }
 
-    /// Our pointer to the header of a simple buffer; the packet begins at offset 14.
+    /// Where simple buffers are for the device, for a loop.
     #[inline(always)]
-    pub fn simple_host(&self, buffer: u32) -> *mut u8 {
-        let offset = buffer as usize * self.geometry.stride + PACKET_AT - self.geometry.header_len;
-        debug_assert!(buffer < self.geometry.count);
-        // SAFETY: buffer numbers are below the count, all of whose strides `new` found inside
-        // the memory.
-        unsafe { self.host.add(offset) }
+    pub fn simple_addresses(&self) -> Addresses {
+        Addresses { first: self.simple_guest(0), stride: self.geometry.stride as u64 }
+    }
+
+    /// To take free buffers, in a loop.
+    #[inline(always)]
+    pub fn taker(&mut self) -> Reader<'_, u32> {
+        self.free.reader()
+    }
+
+    /// To give the buffers of packets back, in a loop.
+    #[inline(always)]
+    pub fn recycler(&mut self) -> Recycler<'_> {
+        Recycler { free: self.free.writer(), links: &self.links }
+    }
+
+    /// The buffer that was free longest.
+    pub fn oldest(&self) -> u32 {
+        self.free.oldest()
     }
 
     /// Guest-physical address of the header of a simple buffer.
@@ -186,29 +195,10 @@ impl Pool {
         self.guest + offset as u64
     }
 
-    /// Bring the line with the headers of a packet in. A guess may be wrong: prefetches are
-    /// harmless.
+    /// The first lines of simple buffers' packets, for a loop.
     #[inline(always)]
-    pub fn prefetch(&self, buffer: u32, write: bool) {
-        let line = self.host.wrapping_add(buffer as usize * self.geometry.stride);
-        if write { arch::prefetch_write(line) } else { arch::prefetch_read(line) }
-    }
-
-    /// The 8 bytes of a packet's first line from its 42nd on (where numbers are), as they lie.
-    #[inline(always)]
-    pub fn load_first_line(&self, buffer: u32) -> u64 {
-        // SAFETY: 64 bytes at a multiple of the stride, which is at least that; 56 is aligned.
-        unsafe { arch::load_u64(self.host.add(buffer as usize * self.geometry.stride + 56).cast()) }
-    }
-
-    /// Write 8 bytes at a packet's 42nd, in a simple buffer.
-    #[inline(always)]
-    pub fn stamp(&self, buffer: u32, value: u64) {
-        // SAFETY: as in `load_first_line`.
-        unsafe {
-            let line = self.host.add(buffer as usize * self.geometry.stride);
-            arch::store_u64(line.add(PACKET_AT + 42).cast(), value);
-        }
+    pub fn lines(&self) -> Lines {
+        Lines { first: self.host, stride: self.geometry.stride, count: self.geometry.count }
     }
 
     /// The pieces that the first `len` bytes of a buffer take: offsets in the memory, lengths.
@@ -234,7 +224,7 @@ impl Pool {
 
     fn each_buffer(&self, packet: Packet, mut what: impl FnMut(u32, u32)) {
         if packet.buffers == 1 {
-            return what(packet.buffer, packet.len + self.geometry.header_len as u32);
+            return what(packet.buffer, u32::from(packet.len) + self.geometry.header_len as u32);
         }
         let mut buffer = packet.buffer;
         for _ in 0..packet.buffers {
@@ -292,7 +282,7 @@ mod tests {
         places.iter().flat_map(|&header| [1, 2, 7].map(|data| Layout { header, data })).collect()
     }
 
-    fn whole(buffer: u32, len: u32) -> Packet {
+    fn whole(buffer: u32, len: u16) -> Packet {
         Packet { buffer, len, buffers: 1 }
     }
 
@@ -366,11 +356,11 @@ mod tests {
     fn the_stamp_lies_at_the_packets_42nd_byte() {
         for header in [10, 12] {
             let pool = pool(300, header, Layout::ONE);
-            pool.stamp(2, u64::from_le_bytes(*b"stampede"));
+            pool.lines().stamp(2, u64::from_le_bytes(*b"stampede"));
             let mut bytes = vec![];
             pool.read(whole(2, 100), &mut bytes);
             assert_eq!(&bytes[header + 42..header + 50], b"stampede");
-            assert_eq!(pool.load_first_line(2), u64::from_le_bytes(*b"stampede"));
+            assert_eq!(pool.lines().load(2), u64::from_le_bytes(*b"stampede"));
         }
     }
 }

@@ -4,58 +4,66 @@
 //! in private memory until it comes back, so a used entry is only believed if it names an
 //! outstanding chain. What the chains carry is [`RxRing`](super::RxRing)'s and
 //! [`TxRing`](super::TxRing)'s matter.
+//!
+//! Records lie by the place in the avail ring at which a chain was posted, in the order in which
+//! the device gives chains back: a device that keeps the order finds each record where it
+//! is, for one that does not [`Chains::reorder`] exchanges records. As long as every chain is
+//! one descriptor the queue is *bound*: the descriptor of a place stays with it, so the avail
+//! ring, once written, is never written again. The first longer chain unbinds it.
 
-use super::area::{RingArea, RingPlace, desc_rest};
-use super::raw::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE};
-use super::{Fifo, RingError};
+use super::area::{Fields, RingArea};
+use super::chain::QueuePlan;
+use super::raw::DESC_WRITE;
+use super::{Fifo, Packet, RingError};
 use crate::frontend::options::Table;
-use crate::frontend::ram::{Plan, Ram};
+use crate::frontend::ram::Ram;
 use crate::frontend::session::RingEvents;
 use crate::virtio::order::Driver;
 use std::io;
 use std::sync::Arc;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-/// A queue's needs of memory.
-#[derive(Debug, Clone, Copy)]
-pub struct QueuePlan {
-    place: RingPlace,
-    table: Table,
-    /// Where the indirect tables are: one per descriptor, of `entries` entries.
-    tables: usize,
-    entries: usize,
+/// What is recorded of each place in the avail ring.
+#[derive(Debug)]
+pub(super) struct Chains {
+    /// The chain's first descriptor: what the avail ring holds there.
+    pub heads: Box<[u16]>,
+    /// What it carries.
+    packets: Box<[Packet]>,
+    /// Descriptors it takes.
+    pub descs: Box<[u16]>,
 }
 
-impl QueuePlan {
-    /// Room for a ring of `size` entries and chains of up to `longest` descriptors.
-    pub fn new(plan: &mut Plan, size: u16, table: Table, longest: usize) -> Self {
-        let place = RingPlace::new(plan, size);
-        let entries = longest.min(usize::from(size));
-        let tables = match table {
-            Table::Direct => 0,
-            Table::Indirect | Table::DirectThenIndirect => {
-                plan.place(16 * entries * usize::from(size), 64)
-            }
-        };
-        QueuePlan { place, table, tables, entries }
+impl Chains {
+    pub fn slot(&self, at: u16) -> usize {
+        usize::from(at) & (self.heads.len() - 1)
     }
-}
 
-/// An outstanding chain.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Posted {
-    pub buffer: u32,
-    pub len: u32,
-    pub buffers: u16,
-    /// Descriptors of the ring that it takes; 0: none is outstanding under this id.
-    pub descs: u16,
-}
-
-impl Posted {
-    /// One buffer in one descriptor of the ring: nothing to walk.
-    #[inline(always)]
-    pub fn single(self) -> bool {
-        self.buffers == 1 && self.descs == 1
+    /// The device gives chain `id` back before the one posted at `at`. Exchange their records,
+    /// if `id` is among the `outstanding` chains that begin at `at`. Both places of the avail
+    /// ring have been read by the device, so they may be written.
+    #[cold]
+    fn reorder(
+        &mut self,
+        fields: Fields,
+        at: u16,
+        id: u32,
+        outstanding: u16,
+    ) -> Result<(), RingError> {
+        let due = self.slot(at);
+        for ahead in 1..outstanding {
+            let other_at = at.wrapping_add(ahead);
+            let other = self.slot(other_at);
+            if u32::from(self.heads[other]) == id {
+                self.heads.swap(due, other);
+                self.packets.swap(due, other);
+                self.descs.swap(due, other);
+                fields.store_avail(at, self.heads[due]);
+                fields.store_avail(other_at, self.heads[other]);
+                return Ok(());
+            }
+        }
+        Err(RingError::UsedId { at, id })
     }
 }
 
@@ -65,24 +73,23 @@ pub struct Queue {
     driver: Driver,
     kick: EventFd,
     call: EventFd,
-    plan: QueuePlan,
+    pub(super) plan: QueuePlan,
     in_order: bool,
     /// `DESC_WRITE` if the device writes these buffers.
-    direction: u16,
-    free: Fifo<u16>,
-    posted: Box<[Posted]>,
-    /// What the avail ring holds.
-    avail: Box<[u16]>,
+    pub(super) direction: u16,
+    pub(super) chains: Chains,
+    pub(super) bound: bool,
+    /// Free descriptors of a queue that is not bound.
+    pub(super) free: Fifo<u16>,
     /// The next descriptor of a chain of several.
-    next_desc: Box<[u16]>,
+    pub(super) next_desc: Box<[u16]>,
     next_avail: u16,
-    next_used: u16,
+    pub(super) next_used: u16,
     /// `used.idx` as last read.
     used_idx: u16,
     /// `avail.idx` when the kick decision was last taken.
     kicked: u16,
-    outstanding: u16,
-    /// Kicks written.
+    pub(super) outstanding: u16,
     kicks: u64,
 }
 
@@ -106,9 +113,13 @@ impl Queue {
             plan,
             in_order: features.in_order,
             direction: if device_writes { DESC_WRITE } else { 0 },
+            chains: Chains {
+                heads: vec![0; n].into_boxed_slice(),
+                packets: vec![Packet::default(); n].into_boxed_slice(),
+                descs: vec![0; n].into_boxed_slice(),
+            },
+            bound: true,
             free: Fifo::new(n as u32),
-            posted: vec![Posted::default(); n].into_boxed_slice(),
-            avail: vec![0; n].into_boxed_slice(),
             next_desc: vec![0; n].into_boxed_slice(),
             next_avail: 0,
             next_used: 0,
@@ -124,30 +135,22 @@ impl Queue {
     /// `rest`. The device must not run the ring meanwhile.
     pub(super) fn reset(&mut self, first: u16, rest: u64) {
         self.area.clear(first);
-        self.free.clear();
-        for i in 0..self.area.size() {
-            self.free.push(i);
-            self.area.store_desc_rest(i, rest);
-        }
-        self.posted.fill(Posted::default());
-        // The avail ring begins with the heads in the order in which they will be posted.
+        let fields = self.area.fields();
         for i in 0..self.area.size() {
             let at = first.wrapping_add(i);
-            self.area.store_avail(at, i);
-            let slot = self.slot(at);
-            self.avail[slot] = i;
+            fields.store_desc_rest(i, rest);
+            fields.store_avail(at, i);
+            let slot = self.chains.slot(at);
+            self.chains.heads[slot] = i;
         }
+        self.bound = true;
+        self.free.clear();
         self.next_avail = first;
         self.next_used = first;
         self.used_idx = first;
         self.kicked = first;
         self.outstanding = 0;
         self.driver.disarm();
-    }
-
-    #[inline(always)]
-    fn slot(&self, at: u16) -> usize {
-        usize::from(at) & (self.avail.len() - 1)
     }
 
     /// The ring.
@@ -169,7 +172,11 @@ impl Queue {
     /// Free descriptors.
     #[inline(always)]
     pub fn room(&self) -> u32 {
-        self.free.len()
+        if self.bound {
+            u32::from(self.area.size()) - u32::from(self.outstanding)
+        } else {
+            self.free.len()
+        }
     }
 
     /// Chains the device has.
@@ -180,12 +187,6 @@ impl Queue {
     /// Kicks written so far.
     pub fn kicks(&self) -> u64 {
         self.kicks
-    }
-
-    /// A descriptor that will be posted soon: bring its line in.
-    #[inline(always)]
-    pub(in crate::frontend) fn prefetch_next_desc(&self, ahead: u32) {
-        self.area.prefetch_desc(self.free.peek(ahead));
     }
 
     /// Used entries to take, at most `max`. `used.idx` is read once, and only if all entries
@@ -204,146 +205,127 @@ impl Queue {
         Ok(usize::from(self.used_idx.wrapping_sub(self.next_used)).min(max))
     }
 
-    /// Take the next used entry, which [`Queue::used`] has counted: the chain, its id and the
-    /// used length. The descriptors are free again.
+    /// Take the next `n` used entries, which [`Queue::used`] has counted; `each` gets an entry's
+    /// place in the burst, what its chain carried, and the used length. The descriptors are
+    /// free again. `sent`: the device only reads these buffers, so lengths do not matter.
     #[inline(always)]
-    pub(super) fn take(&mut self) -> Result<(Posted, u16, u32), RingError> {
-        let (id, len) = self.area.load_used(self.next_used);
-        if self.in_order {
-            self.check_order(id)?;
-        }
-        self.take_id(id, len)
-    }
-
-    /// As [`Queue::take`], for buffers that the device only reads. With `IN_ORDER` it may write
-    /// just the last used entry of a batch (virtio 1.2, 2.7.11); the newest one is surely
-    /// written, and before it order is all there is.
-    #[inline(always)]
-    pub(super) fn take_sent(&mut self) -> Result<Posted, RingError> {
-        if self.in_order && self.used_idx != self.next_used.wrapping_add(1) {
-            let expected = self.avail[self.slot(self.next_used)];
-            return self.take_id(u32::from(expected), 0).map(|taken| taken.0);
-        }
-        self.take().map(|taken| taken.0)
-    }
-
-    #[inline(always)]
-    fn take_id(&mut self, id: u32, len: u32) -> Result<(Posted, u16, u32), RingError> {
-        let at = self.next_used;
-        let Some(record) = self.posted.get_mut(id as usize) else {
-            return Err(RingError::UsedId { at, id });
-        };
-        let posted = *record;
-        if posted.descs == 0 {
-            return Err(RingError::UsedId { at, id });
-        }
-        record.descs = 0;
-        self.next_used = at.wrapping_add(1);
-        self.outstanding -= 1;
-        self.free.push(id as u16);
-        if posted.descs > 1 {
-            self.free_rest(id as u16, posted.descs);
-        }
-        Ok((posted, id as u16, len))
-    }
-
-    #[inline(never)]
-    fn free_rest(&mut self, head: u16, descs: u16) {
-        let mut id = head;
-        for _ in 1..descs {
-            id = self.next_desc[usize::from(id)];
-            self.free.push(id);
-        }
-    }
-
-    #[inline(never)]
-    fn check_order(&self, id: u32) -> Result<(), RingError> {
-        let at = self.next_used;
-        let expected = self.avail[self.slot(at)];
-        if id == u32::from(expected) { Ok(()) } else { Err(RingError::Order { at, id, expected }) }
-    }
-
-    /// Post a chain of one descriptor. `rest` is its second word, or `None` if that is there
-    /// already. There is room.
-    #[inline(always)]
-    pub(super) fn post_one(&mut self, addr: u64, rest: Option<u64>, posted: Posted) {
-        let Some(id) = self.free.pop() else { return };
-        self.area.store_desc_addr(id, addr);
-        if let Some(rest) = rest {
-            self.area.store_desc_rest(id, rest);
-        }
-        self.make_avail(id, posted);
-    }
-
-    #[inline(always)]
-    fn make_avail(&mut self, head: u16, posted: Posted) {
-        self.posted[usize::from(head)] = posted;
-        let slot = self.slot(self.next_avail);
-        // Chains that come back in order find their heads where they left them.
-        if self.avail[slot] != head {
-            self.avail[slot] = head;
-            self.area.store_avail(self.next_avail, head);
-        }
-        self.next_avail = self.next_avail.wrapping_add(1);
-        self.outstanding += 1;
-    }
-
-    /// Post a chain of any shape. False if it does not fit now (or ever: a chain longer than
-    /// the ring).
-    #[inline(never)]
-    pub(super) fn post_chain(&mut self, pieces: &[(u64, u32)], posted: Posted) -> bool {
-        let direct = match self.plan.table {
-            Table::Direct => pieces.len(),
-            Table::Indirect => 0,
-            Table::DirectThenIndirect => usize::from(pieces.len() > 1),
-        };
-        let indirect = pieces.len() - direct;
-        let descs = direct + usize::from(indirect > 0);
-        if self.room() < descs as u32 || pieces.is_empty() {
-            return false;
-        }
-        if indirect > 0 && indirect > self.plan.entries {
-            return false;
-        }
-        let mut head = None;
-        let mut last = 0;
-        for i in 0..descs {
-            let Some(id) = self.free.pop() else { return false };
-            match head {
-                None => head = Some(id),
-                Some(_) => self.next_desc[usize::from(last)] = id,
+    pub(super) fn take(
+        &mut self,
+        n: usize,
+        sent: bool,
+        mut each: impl FnMut(usize, Packet, u32),
+    ) -> Result<(), RingError> {
+        let first = self.next_used;
+        let fields = self.area.fields();
+        fields.prefetch_used(first, n);
+        let mask = self.chains.heads.len() - 1;
+        for i in 0..n {
+            let at = first.wrapping_add(i as u16);
+            let slot = usize::from(at) & mask;
+            let (id, len) = fields.load_used(at);
+            let due = self.chains.heads[..=mask][slot];
+            if id != u32::from(due) {
+                self.out_of_order(at, id, i, sent)?;
             }
-            last = id;
-            let next = if i + 1 < descs { DESC_NEXT } else { 0 };
-            let (addr, len, flags) = match pieces.get(i) {
-                Some(&(addr, len)) if i < direct => (addr, len, self.direction | next),
-                _ => self.fill_table(id, &pieces[direct..]),
-            };
-            // The next descriptor is the next free one: nothing comes back meanwhile.
-            let following = if next == 0 { 0 } else { self.free.peek(0) };
-            self.area.store_desc_addr(id, addr);
-            self.area.store_desc_rest(id, desc_rest(len, flags, following));
+            // Four descriptors share a line, which will be written again soon.
+            if slot.is_multiple_of(4) || i == 0 {
+                fields.prefetch_desc(due);
+            }
+            each(i, self.chains.packets[..=mask][slot], len);
         }
-        if let Some(head) = head {
-            self.make_avail(head, Posted { descs: descs as u16, ..posted });
+        if !self.bound {
+            self.free(first, n);
         }
-        true
+        self.next_used = first.wrapping_add(n as u16);
+        self.outstanding -= n as u16;
+        Ok(())
     }
 
-    /// Write the indirect table of descriptor `id`; what that descriptor then says.
-    fn fill_table(&self, id: u16, pieces: &[(u64, u32)]) -> (u64, u32, u16) {
-        let ram = self.area.ram();
-        let at = self.plan.tables + 16 * self.plan.entries * usize::from(id);
-        for (i, &(addr, len)) in pieces.iter().enumerate() {
-            let more = i + 1 < pieces.len();
-            let flags = self.direction | if more { DESC_NEXT } else { 0 };
-            let next = if more { i as u16 + 1 } else { 0 };
-            let mut entry = [0; 16];
-            entry[..8].copy_from_slice(&addr.to_le_bytes());
-            entry[8..].copy_from_slice(&desc_rest(len, flags, next).to_le_bytes());
-            ram.write(at + 16 * i, &entry);
+    /// The used entry at `at`, `i` behind the first, does not name the chain that is due.
+    #[cold]
+    fn out_of_order(&mut self, at: u16, id: u32, i: usize, sent: bool) -> Result<(), RingError> {
+        if !self.in_order {
+            let outstanding = self.outstanding - i as u16;
+            return self.chains.reorder(self.area.fields(), at, id, outstanding);
         }
-        (ram.guest(at), 16 * pieces.len() as u32, DESC_INDIRECT)
+        // The device may write just the last entry of a batch (virtio 1.2, 2.7.11). Of buffers
+        // that it only read, order then tells all there is; the newest is surely written.
+        if sent && at.wrapping_add(1) != self.used_idx {
+            return Ok(());
+        }
+        let expected = self.chains.heads[self.chains.slot(at)];
+        Err(RingError::Order { at, id, expected })
+    }
+
+    /// The descriptors of the `n` chains posted at `first` and after are free again.
+    #[inline(never)]
+    fn free(&mut self, first: u16, n: usize) {
+        let mut free = self.free.writer();
+        for i in 0..n {
+            let slot = self.chains.slot(first.wrapping_add(i as u16));
+            let mut id = self.chains.heads[slot];
+            free.push(id);
+            for _ in 1..self.chains.descs[slot] {
+                id = self.next_desc[usize::from(id)];
+                free.push(id);
+            }
+        }
+    }
+
+    /// Post `n` chains of one descriptor; `next` gives what each carries, in one buffer, and the
+    /// descriptor's two words. Without `REST` the second one is there already. There is room for
+    /// them all.
+    #[inline(always)]
+    pub(super) fn post_each<const REST: bool>(
+        &mut self,
+        n: u32,
+        mut next: impl FnMut() -> (Packet, u64, u64),
+    ) {
+        debug_assert!(n <= self.room());
+        let fields = self.area.fields();
+        if !self.bound {
+            for _ in 0..n {
+                self.post_unbound(next());
+            }
+            return;
+        }
+        let mask = self.chains.heads.len() - 1;
+        let heads = &self.chains.heads[..=mask];
+        let packets = &mut self.chains.packets[..=mask];
+        for i in 0..n {
+            let slot = usize::from(self.next_avail.wrapping_add(i as u16)) & mask;
+            let (packet, addr, rest) = next();
+            fields.store_desc_addr(heads[slot], addr);
+            if REST {
+                fields.store_desc_rest(heads[slot], rest);
+            }
+            packets[slot] = packet;
+        }
+        self.next_avail = self.next_avail.wrapping_add(n as u16);
+        self.outstanding += n as u16;
+    }
+
+    /// The same for one chain in a queue that is not bound, where descriptors are reused in
+    /// any shape: both words are written.
+    #[inline(never)]
+    fn post_unbound(&mut self, (packet, addr, rest): (Packet, u64, u64)) {
+        let Some(id) = self.free.pop() else { return };
+        self.area.fields().store_desc_addr(id, addr);
+        self.area.fields().store_desc_rest(id, rest);
+        self.make_avail(id, 1, packet);
+    }
+
+    pub(super) fn make_avail(&mut self, head: u16, descs: u16, packet: Packet) {
+        let at = self.next_avail;
+        let slot = self.chains.slot(at);
+        if self.chains.heads[slot] != head {
+            self.chains.heads[slot] = head;
+            self.area.fields().store_avail(at, head);
+        }
+        self.chains.packets[slot] = packet;
+        self.chains.descs[slot] = descs;
+        self.next_avail = at.wrapping_add(1);
+        self.outstanding += 1;
     }
 
     /// Make everything posted visible to the device; kick it if it wants that.

@@ -81,8 +81,8 @@ impl RawRing {
 
     /// Write descriptor `i`.
     pub fn set_desc(&mut self, i: u16, desc: RawDesc) {
-        self.area.store_desc_addr(i, desc.addr);
-        self.area.store_desc_rest(i, desc_rest(desc.len, desc.flags, desc.next));
+        self.area.fields().store_desc_addr(i, desc.addr);
+        self.area.fields().store_desc_rest(i, desc_rest(desc.len, desc.flags, desc.next));
     }
 
     /// Write `descs` to the table from `first` on, linked as they say themselves, put `first`
@@ -96,7 +96,7 @@ impl RawRing {
 
     /// Put any number into the next entry of the avail ring, and publish that.
     pub fn post_head(&mut self, head: u16) {
-        self.area.store_avail(self.avail_idx, head);
+        self.area.fields().store_avail(self.avail_idx, head);
         self.set_avail_idx(self.avail_idx.wrapping_add(1));
     }
 
@@ -149,7 +149,7 @@ impl RawRing {
 
     /// Used entry at index `at`: id and length.
     pub fn used(&self, at: u16) -> (u32, u32) {
-        self.area.load_used(at)
+        self.area.fields().load_used(at)
     }
 
     /// Wait until `used.idx` is `idx`. False if it is not within `limit`.

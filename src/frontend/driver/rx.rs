@@ -5,11 +5,12 @@
 //! publication a burst. The fast path is one descriptor a buffer.
 
 use super::area::desc_rest;
+use super::lines::Lines;
 use super::pool::{Packet, Pool};
-use super::queue::{Posted, Queue};
+use super::queue::Queue;
 use super::raw::DESC_WRITE;
 use super::{BURST, Burst, RingError};
-use crate::arch;
+use crate::packet::MAX_PACKET;
 
 /// Offset of `num_buffers` in the virtio-net header.
 const NUM_BUFFERS: usize = 10;
@@ -17,9 +18,13 @@ const NUM_BUFFERS: usize = 10;
 /// The first buffers of a packet whose others have not been seen yet.
 #[derive(Debug, Clone, Copy)]
 struct Partial {
-    packet: Packet,
+    first: u32,
     last: u32,
-    missing: u16,
+    /// Bytes so far, without the header.
+    len: u32,
+    /// Buffers so far, and in all.
+    seen: u16,
+    buffers: u16,
 }
 
 /// A receive queue.
@@ -28,12 +33,15 @@ pub struct RxRing {
     mergeable: bool,
     partial: Option<Partial>,
     descriptors: Vec<(u64, u32)>,
+    /// The burst being received: buffers and used lengths.
+    chains: [(u32, u32); BURST],
 }
 
 impl RxRing {
     /// On `queue`; `mergeable` was negotiated or not.
     pub fn new(queue: Queue, mergeable: bool) -> Self {
-        RxRing { queue, mergeable, partial: None, descriptors: Vec::new() }
+        let chains = [(0, 0); BURST];
+        RxRing { queue, mergeable, partial: None, descriptors: Vec::new(), chains }
     }
 
     /// The queue beneath.
@@ -55,12 +63,13 @@ impl RxRing {
     pub fn refill(&mut self, pool: &mut Pool) {
         if self.simple(pool) {
             let n = self.queue.room().min(pool.free());
-            for _ in 0..n {
-                let Some(buffer) = pool.pop() else { break };
-                let posted = Posted { buffer, len: 0, buffers: 1, descs: 1 };
-                // The second word was written by `reset` and is the same for all.
-                self.queue.post_one(pool.simple_guest(buffer), None, posted);
-            }
+            let addresses = pool.simple_addresses();
+            // The second word is the same for all, and written by `reset`.
+            let mut buffers = pool.taker();
+            self.queue.post_each::<false>(n, || {
+                let buffer = buffers.take();
+                (Packet { buffer, len: 0, buffers: 1 }, addresses.of(buffer), 0)
+            });
         } else {
             self.refill_pieces(pool);
         }
@@ -74,11 +83,11 @@ impl RxRing {
     fn refill_pieces(&mut self, pool: &mut Pool) {
         let len = pool.capacity() as u32;
         while pool.free() > 0 {
-            let buffer = pool.peek(0);
+            let buffer = pool.oldest();
             self.descriptors.clear();
             pool.descriptors(buffer, len, &mut self.descriptors);
-            let posted = Posted { buffer, len, buffers: 1, descs: 0 };
-            if !self.queue.post_chain(&self.descriptors, posted) {
+            let packet = Packet { buffer, len: 0, buffers: 1 };
+            if !self.queue.post_chain(&self.descriptors, packet) {
                 break;
             }
             pool.pop();
@@ -92,25 +101,39 @@ impl RxRing {
     /// The device broke a rule; the ring is of no more use.
     #[inline]
     pub fn poll(&mut self, pool: &mut Pool, burst: &mut Burst) -> Result<(), RingError> {
+        self.poll_lines(pool, burst, Lines::prefetch_read)
+    }
+
+    /// As [`RxRing::poll`], of packets whose headers will be written.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn poll_to_write(&mut self, pool: &mut Pool, burst: &mut Burst) -> Result<(), RingError> {
+        self.poll_lines(pool, burst, Lines::prefetch_write)
+    }
+
+    #[inline(always)]
+    fn poll_lines(
+        &mut self,
+        pool: &mut Pool,
+        burst: &mut Burst,
+        prefetch: impl Fn(Lines, u32),
+    ) -> Result<(), RingError> {
         burst.clear();
         let n = self.queue.used(BURST)?;
         if n == 0 {
             return Ok(());
         }
-        let mut chains = [(0u32, 0u32); BURST];
-        for (i, chain) in chains[..n].iter_mut().enumerate() {
-            let (posted, id, len) = self.queue.take()?;
-            // Four descriptors share a line; it will be written to refill the ring.
-            if id.is_multiple_of(4) || i == 0 {
-                self.queue.area().prefetch_desc(id);
-            }
-            pool.prefetch(posted.buffer, false);
-            *chain = (posted.buffer, len);
-        }
+        let lines = pool.lines();
+        self.queue.take(n, false, |i, packet, len| {
+            prefetch(lines, packet.buffer);
+            self.chains[i] = (packet.buffer, len);
+        })?;
         if self.mergeable {
-            self.packets::<true>(pool, burst, &chains[..n])
+            self.packets::<true>(pool, burst, n)
         } else {
-            self.packets::<false>(pool, burst, &chains[..n])
+            self.packets::<false>(pool, burst, n)
         }
     }
 
@@ -119,11 +142,12 @@ impl RxRing {
         &mut self,
         pool: &mut Pool,
         burst: &mut Burst,
-        chains: &[(u32, u32)],
+        n: usize,
     ) -> Result<(), RingError> {
         let header = pool.header_len() as u32;
-        let most = pool.capacity() as u32;
-        for &(buffer, len) in chains {
+        let most = pool.capacity().min(pool.header_len() + MAX_PACKET) as u32;
+        for i in 0..n {
+            let (buffer, len) = self.chains[i];
             if MERGEABLE && self.partial.is_some() {
                 self.resume(pool, burst, (buffer, len))?;
                 continue;
@@ -131,27 +155,32 @@ impl RxRing {
             if len < header || len > most {
                 return Err(RingError::UsedLength { len, least: header, most });
             }
-            let packet = Packet { buffer, len: len - header, buffers: 1 };
             if MERGEABLE {
                 let buffers = num_buffers(pool, buffer);
                 if buffers != 1 {
-                    self.begin(pool, packet, buffers)?;
+                    self.begin(pool, (buffer, len), buffers)?;
                     continue;
                 }
             }
-            burst.push(packet);
+            burst.push(Packet { buffer, len: (len - header) as u16, buffers: 1 });
         }
         Ok(())
     }
 
-    /// The first buffer of a packet over several.
+    /// The first buffer of a packet over several, and how many bytes it has.
     #[cold]
-    fn begin(&mut self, pool: &mut Pool, packet: Packet, buffers: u16) -> Result<(), RingError> {
+    fn begin(
+        &mut self,
+        pool: &mut Pool,
+        (buffer, len): (u32, u32),
+        buffers: u16,
+    ) -> Result<(), RingError> {
         if buffers == 0 || u32::from(buffers) > pool.count() {
             return Err(RingError::NumBuffers(buffers));
         }
-        pool.link(packet.buffer, packet.len + pool.header_len() as u32, 0);
-        self.partial = Some(Partial { packet, last: packet.buffer, missing: buffers - 1 });
+        pool.link(buffer, len, 0);
+        let len = len - pool.header_len() as u32;
+        self.partial = Some(Partial { first: buffer, last: buffer, len, seen: 1, buffers });
         Ok(())
     }
 
@@ -167,29 +196,29 @@ impl RxRing {
         if len == 0 || len > most {
             return Err(RingError::UsedLength { len, least: 1, most });
         }
-        let Some(mut partial) = self.partial.take() else { return Ok(()) };
-        // The previous last buffer keeps its length and learns its successor.
+        let Some(partial) = &mut self.partial else { return Ok(()) };
         pool.link_next(partial.last, buffer);
         pool.link(buffer, len, 0);
         partial.last = buffer;
-        partial.missing -= 1;
-        partial.packet.len += len;
-        partial.packet.buffers += 1;
-        if partial.missing == 0 {
-            burst.push(partial.packet);
-        } else {
-            self.partial = Some(partial);
+        partial.seen += 1;
+        partial.len += len;
+        if partial.len > MAX_PACKET as u32 {
+            return Err(RingError::PacketLength(partial.len));
+        }
+        if partial.seen == partial.buffers {
+            let Partial { first, len, buffers, .. } = *partial;
+            burst.push(Packet { buffer: first, len: len as u16, buffers });
+            self.partial = None;
         }
         Ok(())
     }
 }
 
+/// `num_buffers` of the header in `buffer`.
 #[inline(always)]
 fn num_buffers(pool: &Pool, buffer: u32) -> u16 {
     if pool.simple() {
-        // SAFETY: a buffer of one piece holds a whole header at an even address: the packet
-        // after it begins at 14, the header has 12 bytes.
-        unsafe { arch::load_u16(pool.simple_host(buffer).add(NUM_BUFFERS).cast()) }
+        pool.lines().num_buffers(buffer)
     } else {
         let mut header = [0; NUM_BUFFERS + 2];
         pool.read_head(buffer, &mut header);

@@ -6,9 +6,11 @@
 
 use super::area::desc_rest;
 use super::pool::{Packet, Pool};
-use super::queue::{Posted, Queue};
-use super::{BURST, RingError};
-use crate::arch;
+use super::queue::Queue;
+use super::{BURST, Burst, RingError};
+
+/// Packets whose lines are fetched ahead of the one being posted.
+const AHEAD: u32 = 8;
 
 /// What came back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -55,15 +57,11 @@ impl TxRing {
     pub fn reclaim(&mut self, pool: &mut Pool) -> Result<usize, RingError> {
         let n = self.queue.used(BURST)?;
         let mut bytes = 0;
-        for _ in 0..n {
-            let posted = self.queue.take_sent()?;
-            bytes += u64::from(posted.len);
-            pool.push(posted.buffer);
-            if !posted.single() {
-                let Posted { buffer, len, buffers, .. } = posted;
-                pool.recycle_rest(Packet { buffer, len, buffers });
-            }
-        }
+        let mut recycler = pool.recycler();
+        self.queue.take(n, true, |_, packet, _| {
+            bytes += u64::from(packet.len);
+            recycler.recycle(packet);
+        })?;
         self.completed.packets += n as u64;
         self.completed.bytes += bytes;
         Ok(n)
@@ -77,21 +75,62 @@ impl TxRing {
             if self.queue.room() == 0 {
                 return false;
             }
-            self.post_simple(pool, packet.buffer, packet.len);
+            self.post_simple(pool, &[packet]);
             return true;
         }
         self.descriptors.clear();
         pool.packet_descriptors(packet, &mut self.descriptors);
-        let Packet { buffer, len, buffers } = packet;
-        self.queue.post_chain(&self.descriptors, Posted { buffer, len, buffers, descs: 0 })
+        self.queue.post_chain(&self.descriptors, packet)
     }
 
-    /// Post a packet in one simple buffer. There is room.
+    /// Post packets in one simple buffer each. There is room for them all.
     #[inline(always)]
-    pub(in crate::frontend) fn post_simple(&mut self, pool: &Pool, buffer: u32, len: u32) {
-        let rest = desc_rest(len + pool.header_len() as u32, 0, 0);
-        let posted = Posted { buffer, len, buffers: 1, descs: 1 };
-        self.queue.post_one(pool.simple_guest(buffer), Some(rest), posted);
+    fn post_simple(&mut self, pool: &Pool, packets: &[Packet]) {
+        let addresses = pool.simple_addresses();
+        let header = pool.header_len() as u32;
+        let mut packets = packets.iter();
+        self.queue.post_each::<true>(packets.len() as u32, || {
+            let packet = packets.next().copied().unwrap_or_default();
+            let rest = desc_rest(u32::from(packet.len) + header, 0, 0);
+            (packet, addresses.of(packet.buffer), rest)
+        });
+    }
+
+    /// Post a burst just as it was received: all of it, or nothing and false if there is no
+    /// room for it or it is not of simple packets.
+    #[inline(always)]
+    pub fn post_received(&mut self, pool: &Pool, burst: &Burst) -> bool {
+        let single = burst.iter().all(|packet| packet.buffers == 1);
+        let fits = burst.len() <= self.queue.room() as usize;
+        if !(single && fits && pool.simple() && self.queue.direct()) {
+            return false;
+        }
+        let lines = pool.lines();
+        for packet in burst {
+            // An honest guest looks at its packets: the load cannot be left out.
+            lines.load(packet.buffer);
+            lines.clear_header(packet.buffer);
+        }
+        self.post_simple(pool, burst);
+        true
+    }
+
+    /// Post `n` packets of `len` bytes from the oldest free buffers of `pool`, which are simple;
+    /// `stamp` goes into the first line of each, counting up. There are as many, and room.
+    #[inline(always)]
+    pub fn post_stamped(&mut self, pool: &mut Pool, n: u32, len: u16, stamp: u64) {
+        let rest = desc_rest(u32::from(len) + pool.header_len() as u32, 0, 0);
+        let addresses = pool.simple_addresses();
+        let lines = pool.lines();
+        let mut stamp = stamp;
+        let mut buffers = pool.taker();
+        self.queue.post_each::<true>(n, || {
+            let buffer = buffers.take();
+            lines.prefetch_write(buffers.peek(AHEAD));
+            lines.stamp(buffer, stamp.to_be());
+            stamp += 1;
+            (Packet { buffer, len, buffers: 1 }, addresses.of(buffer), rest)
+        });
     }
 
     /// Publish what was posted, and kick if that is wanted.
@@ -105,18 +144,9 @@ impl TxRing {
 /// 5.1.6.2.1: nothing is offloaded and `num_buffers` must be 0).
 #[inline]
 pub fn clear_header(pool: &Pool, packet: Packet) {
-    if !pool.simple() {
+    if pool.simple() {
+        pool.lines().clear_header(packet.buffer);
+    } else {
         pool.write(packet, 0, &[0; 12][..pool.header_len()]);
-        return;
-    }
-    let header = pool.simple_host(packet.buffer);
-    // SAFETY: a simple buffer begins with a whole header of 10 or 12 bytes.
-    unsafe {
-        arch::store_unaligned_u64(header.cast(), 0);
-        if pool.header_len() == 12 {
-            arch::store_unaligned_u32(header.add(8).cast(), 0);
-        } else {
-            arch::store_u16(header.add(8).cast(), 0);
-        }
     }
 }

@@ -175,7 +175,11 @@ impl Direction<'_> {
         scratch: &mut Vec<u8>,
         moved: &mut Moved,
     ) -> Result<(), RingError> {
-        self.rx.poll(self.rx_pool, burst)?;
+        if self.tx_pool.is_none() {
+            self.rx.poll_to_write(self.rx_pool, burst)?;
+        } else {
+            self.rx.poll(self.rx_pool, burst)?;
+        }
         let wanted = burst.len() * self.rx_pool.pieces();
         if burst.is_empty() || (self.tx.queue().room() as usize) < wanted {
             // Idle, or short of descriptors: see what has been sent. Buffers that are not taken
@@ -190,8 +194,25 @@ impl Direction<'_> {
             }
         }
         moved.received.packets += burst.len() as u64;
-        for packet in burst.iter() {
-            moved.received.bytes += u64::from(packet.len);
+        moved.received.bytes += burst.iter().map(|p| u64::from(p.len)).sum::<u64>();
+        if self.tx_pool.is_some() || !self.tx.post_received(self.rx_pool, burst) {
+            self.forward_singly(burst, scratch, moved)?;
+        }
+        // In this order: in a closed loop what is sent may come straight back, and needs buffers.
+        self.rx.refill(self.rx_pool);
+        self.tx.publish();
+        Ok(())
+    }
+
+    /// Packet by packet: copies, several buffers, any layout, hardly any room.
+    #[inline(never)]
+    fn forward_singly(
+        &mut self,
+        burst: &Burst,
+        scratch: &mut Vec<u8>,
+        moved: &mut Moved,
+    ) -> Result<(), RingError> {
+        for packet in burst {
             let sent = self.send(*packet, scratch)
                 // Packets over several buffers need more room than was thought.
                 || self.reclaim()? > 0 && self.send(*packet, scratch);
@@ -202,9 +223,6 @@ impl Direction<'_> {
                 self.rx_pool.recycle(*packet);
             }
         }
-        // In this order: in a closed loop what is sent may come straight back, and needs buffers.
-        self.rx.refill(self.rx_pool);
-        self.tx.publish();
         Ok(())
     }
 
@@ -222,7 +240,7 @@ impl Direction<'_> {
         }
         if self.rx_pool.simple() {
             // An honest guest looks at its packets: the load cannot be left out.
-            self.rx_pool.load_first_line(packet.buffer);
+            self.rx_pool.lines().load(packet.buffer);
         }
         clear_header(self.rx_pool, packet);
         self.tx.post(self.rx_pool, packet)

@@ -13,8 +13,6 @@ use std::time::Duration;
 
 /// Packets posted at once.
 const TX_BURST: u32 = 32;
-/// Packets whose lines are fetched ahead of the one being posted.
-const AHEAD: u32 = 8;
 /// Frames from here on carry the number in their UDP payload.
 const NUMBERED: usize = 50;
 /// Offset of the source MAC's last four bytes.
@@ -134,11 +132,13 @@ fn receive(pair: &mut QueuePair, burst: &mut Burst) -> Result<Completed, RingErr
     pair.rx.poll(pool, burst)?;
     let mut moved = Completed { packets: burst.len() as u64, bytes: 0 };
     if pool.simple() {
+        let lines = pool.lines();
+        let mut recycler = pool.recycler();
         for packet in burst.iter() {
             // An honest guest looks at its packets: the load cannot be left out.
-            pool.load_first_line(packet.buffer);
+            lines.load(packet.buffer);
             moved.bytes += u64::from(packet.len);
-            pool.recycle(*packet);
+            recycler.recycle(*packet);
         }
     } else {
         let mut line = [0; 64];
@@ -160,7 +160,7 @@ fn prefill(pool: &mut Pool, size: usize) {
     for buffer in 0..pool.count() {
         frames.build_unsummed(Number { stream: 0, seq: u64::from(buffer) }, size, &mut frame);
         bytes[pool.header_len()..].copy_from_slice(&frame);
-        pool.write(Packet { buffer, len: size as u32, buffers: 1 }, 0, &bytes);
+        pool.write(Packet { buffer, len: size as u16, buffers: 1 }, 0, &bytes);
     }
 }
 
@@ -179,13 +179,7 @@ fn send(tx: &mut TxRing, pool: &mut Pool, size: usize, seq: u64) -> Result<u64, 
     }
     let sent = if size >= NUMBERED && pool.simple() && tx.queue().direct() {
         let n = wanted.min(pool.free());
-        for i in 0..n {
-            let Some(buffer) = pool.pop() else { break };
-            pool.prefetch(pool.peek(AHEAD), true);
-            tx.queue().prefetch_next_desc(AHEAD);
-            pool.stamp(buffer, (seq + u64::from(i)).to_be());
-            tx.post_simple(pool, buffer, size as u32);
-        }
+        tx.post_stamped(pool, n, size as u16, seq);
         u64::from(n)
     } else {
         send_any(tx, pool, size, seq)
@@ -200,7 +194,7 @@ fn send_any(tx: &mut TxRing, pool: &mut Pool, size: usize, seq: u64) -> u64 {
     let header = pool.header_len();
     for sent in 0..u64::from(TX_BURST) {
         let Some(buffer) = pool.pop() else { return sent };
-        let packet = Packet { buffer, len: size as u32, buffers: 1 };
+        let packet = Packet { buffer, len: size as u16, buffers: 1 };
         let number = seq + sent;
         if size >= NUMBERED {
             pool.write(packet, header + NUMBERED - 8, &number.to_be_bytes());
@@ -209,7 +203,7 @@ fn send_any(tx: &mut TxRing, pool: &mut Pool, size: usize, seq: u64) -> u64 {
         }
         if !tx.post(pool, packet) {
             // The youngest of the free buffers now, and unsent: its turn comes again.
-            pool.push(buffer);
+            pool.recycle(packet);
             return sent;
         }
     }
