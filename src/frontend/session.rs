@@ -7,6 +7,7 @@
 
 use super::driver::RingArea;
 use super::ram::Ram;
+use crate::sys::socket_file::{SocketFile, SocketFileError};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -53,17 +54,8 @@ pub enum SessionError {
         source: io::Error,
     },
     /// The socket cannot be made.
-    #[error("cannot listen on {path}")]
-    Listen {
-        /// The socket.
-        path: PathBuf,
-        /// The system's answer.
-        #[source]
-        source: io::Error,
-    },
-    /// Somebody else listens there.
-    #[error("{0} is in use: another process listens on it")]
-    InUse(PathBuf),
+    #[error(transparent)]
+    Socket(#[from] SocketFileError),
     /// We listened and nobody came.
     #[error("no backend has connected to {0}")]
     NoBackend(PathBuf),
@@ -95,29 +87,20 @@ pub enum SessionError {
 /// Where backends come to: a socket file of ours.
 #[derive(Debug)]
 pub struct Listener {
+    // Before the socket, which must outlive it.
+    file: SocketFile,
     socket: UnixListener,
-    path: PathBuf,
 }
 
 impl Listener {
-    /// Listen on `path`. A stale socket is replaced, a live one is an error.
+    /// Listen on `path`. A stale socket is replaced; a live one, or another kind of file, is
+    /// an error.
     ///
     /// # Errors
-    /// The socket is in use, or cannot be made.
+    /// What is in the way.
     pub fn new(path: &Path) -> Result<Self, SessionError> {
-        let listen_error = |source| SessionError::Listen { path: path.to_owned(), source };
-        let socket = match UnixListener::bind(path) {
-            Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
-                if UnixStream::connect(path).is_ok() {
-                    return Err(SessionError::InUse(path.to_owned()));
-                }
-                std::fs::remove_file(path).map_err(listen_error)?;
-                UnixListener::bind(path).map_err(listen_error)?
-            }
-            other => other.map_err(listen_error)?,
-        };
-        socket.set_nonblocking(true).map_err(listen_error)?;
-        Ok(Listener { socket, path: path.to_owned() })
+        let (file, socket) = SocketFile::bind(path, |_| Ok(()))?;
+        Ok(Listener { file, socket })
     }
 
     /// Wait for a backend.
@@ -129,15 +112,9 @@ impl Listener {
             match self.socket.accept() {
                 Ok((stream, _)) => return Ok(stream),
                 Err(_) if Instant::now() < deadline => thread::sleep(RETRY),
-                Err(_) => return Err(SessionError::NoBackend(self.path.clone())),
+                Err(_) => return Err(SessionError::NoBackend(self.file.path().into())),
             }
         }
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
     }
 }
 
