@@ -9,6 +9,7 @@ use ringbridge::frontend::{
     Report, SessionError, Sizes, Table, VerifyPlan,
 };
 use ringbridge::sys::socket_file::SocketFileError;
+use ringbridge::sys::unix;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -360,6 +361,23 @@ fn nobody_there_is_an_error() {
     assert!(matches!(connect(&listen), Err(GuestError::Session(SessionError::NoBackend(_)))));
     assert!(!paths[0].exists());
     assert!(matches!(connect(&Link { sockets: vec![], ..link }), Err(GuestError::Config(_))));
+}
+
+#[test]
+fn a_backend_that_lets_nobody_in_is_not_waited_for_without_limit() {
+    let (_dir, paths) = sockets(1);
+    // Not std's listener: its backlog is as long as the system allows.
+    let _listener = unix::listen(unix::bind(&paths[0]).unwrap()).unwrap();
+    let mut waiting = Vec::new();
+    while let Ok(stream) = unix::connect(&paths[0]) {
+        waiting.push(stream);
+        assert!(waiting.len() < 1000);
+    }
+    let link = Link { timeout: Duration::from_millis(50), ..Link::to(paths) };
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(Guest::connect(&link).map(|_| ())));
+    let result = ended.recv_timeout(Duration::from_secs(20)).expect("an end");
+    assert!(matches!(result, Err(GuestError::Session(SessionError::Connect { .. }))));
 }
 
 #[test]

@@ -7,8 +7,9 @@
 
 use super::driver::RingArea;
 use super::ram::Ram;
-use crate::sys::socket_file::{SocketFile, SocketFileError};
-use std::io;
+use crate::sys::socket_file::{SocketFile, SocketFileError, check_path};
+use crate::sys::unix;
+use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -56,6 +57,15 @@ pub enum SessionError {
     /// The socket cannot be made.
     #[error(transparent)]
     Socket(#[from] SocketFileError),
+    /// Somebody came and could not be let in: out of fds or memory.
+    #[error("cannot accept a backend on {path}")]
+    Accept {
+        /// The socket.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
     /// We listened and nobody came.
     #[error("no backend has connected to {0}")]
     NoBackend(PathBuf),
@@ -106,25 +116,34 @@ impl Listener {
     /// Wait for a backend.
     ///
     /// # Errors
-    /// None came before the deadline.
+    /// None came before the deadline, or it could not be let in.
     pub fn accept(&self, deadline: Instant) -> Result<UnixStream, SessionError> {
+        let path = || self.file.path().into();
         loop {
-            match self.socket.accept() {
+            let error = match self.socket.accept() {
                 Ok((stream, _)) => return Ok(stream),
-                Err(_) if Instant::now() < deadline => thread::sleep(RETRY),
-                Err(_) => return Err(SessionError::NoBackend(self.file.path().into())),
+                Err(error) => error,
+            };
+            match error.kind() {
+                ErrorKind::WouldBlock if Instant::now() < deadline => thread::sleep(RETRY),
+                ErrorKind::WouldBlock => return Err(SessionError::NoBackend(path())),
+                // A signal, or a backend that gave up: the next one may be in the queue.
+                ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
+                _ => return Err(SessionError::Accept { path: path(), source: error }),
             }
         }
     }
 }
 
-/// Connect to a backend that listens on `path`, trying again until the deadline.
+/// Connect to a backend that listens on `path`, trying again until the deadline, also while
+/// its backlog is full.
 ///
 /// # Errors
-/// The last attempt's.
+/// The last attempt's; a path that no socket can have.
 pub fn connect(path: &Path, deadline: Instant) -> Result<UnixStream, SessionError> {
+    check_path(path)?;
     loop {
-        match UnixStream::connect(path) {
+        match unix::connect(path) {
             Ok(stream) => return Ok(stream),
             Err(_) if Instant::now() < deadline => thread::sleep(RETRY),
             Err(source) => return Err(SessionError::Connect { path: path.to_owned(), source }),
@@ -336,11 +355,7 @@ impl Session {
 
     /// Is the connection open?
     pub fn alive(&self) -> bool {
-        let mut byte = 0u8;
-        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-        // SAFETY: the fd is open and the buffer one byte long.
-        let got = unsafe { libc::recv(self.stream.as_raw_fd(), (&raw mut byte).cast(), 1, flags) };
-        got > 0 || got < 0 && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock
+        unix::is_open(&self.stream)
     }
 
     /// Send a message and wait for its answer, but not for ever: `vhost` tries again as often
