@@ -9,16 +9,17 @@
 #![forbid(unsafe_code)]
 
 mod rings;
-mod socket;
 
 use crate::config::VhostSpec;
+use crate::sys::socket_file::{SocketFile, SocketFileError, check_path};
 use crate::sys::unix;
 use crate::vhost_user::{Device, MAX_QUEUES, Rings, run_session};
 pub use rings::PortRings;
-use socket::SocketFile;
+use std::fs::{Permissions, set_permissions};
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
@@ -39,59 +40,9 @@ const END: Duration = Duration::from_secs(10);
 /// Why a port could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The path does not fit into a socket address.
-    #[error(
-        "{path} is {len} bytes long, and the path of a socket has at most {max}",
-        path = .path.display(), max = unix::MAX_PATH
-    )]
-    TooLong {
-        /// The path.
-        path: PathBuf,
-        /// Its bytes.
-        len: usize,
-    },
-    /// Another process serves this socket.
-    #[error("{path} is in use: another process listens on it", path = .path.display())]
-    Live {
-        /// The socket.
-        path: PathBuf,
-    },
-    /// There is something else.
-    #[error("{path} exists and is not a socket; it is left alone", path = .path.display())]
-    NotSocket {
-        /// What there is.
-        path: PathBuf,
-    },
-    /// Nowhere to put the socket.
-    #[error("the directory {directory} does not exist", directory = .directory.display())]
-    NoDirectory {
-        /// Where the socket should be.
-        directory: PathBuf,
-    },
-    /// Not allowed there.
-    #[error("no permission to create the socket {path}, or to replace it", path = .path.display())]
-    Denied {
-        /// The socket.
-        path: PathBuf,
-    },
-    /// `mode=` or `owner=` failed.
-    #[error("cannot set the mode and owner of {path}", path = .path.display())]
-    Permissions {
-        /// The socket.
-        path: PathBuf,
-        /// The system's answer.
-        #[source]
-        source: io::Error,
-    },
-    /// Anything else about the socket.
-    #[error("cannot create the socket {path}", path = .path.display())]
-    Create {
-        /// The socket.
-        path: PathBuf,
-        /// The system's answer.
-        #[source]
-        source: io::Error,
-    },
+    /// The socket.
+    #[error(transparent)]
+    Socket(#[from] SocketFileError),
     /// Messages have 8 bits for the index of a ring.
     #[error("{0} queue pairs, and a vhost port has 1 to {MAX_QUEUES}")]
     Queues(u16),
@@ -127,10 +78,10 @@ impl VhostPort {
         }
         let stop = Arc::new(Stop::new()?);
         let (socket, source) = if spec.client {
-            socket::check_path(&spec.path)?;
+            check_path(&spec.path)?;
             (None, Source::Connect(spec.path.clone()))
         } else {
-            let (socket, listener) = SocketFile::bind(spec)?;
+            let (socket, listener) = SocketFile::bind(&spec.path, |path| permit(path, spec))?;
             (Some(socket), Source::listen(listener, &stop)?)
         };
         let name = name.to_string();
@@ -164,6 +115,14 @@ impl Drop for VhostPort {
             tracing::error!("{}: the port's thread did not end as it should", self.name);
         }
     }
+}
+
+/// Who may connect: as the port's options say.
+fn permit(path: &Path, spec: &VhostSpec) -> io::Result<()> {
+    if let Some((user, group)) = spec.owner {
+        chown(path, Some(user), group)?;
+    }
+    spec.mode.map_or(Ok(()), |mode| set_permissions(path, Permissions::from_mode(mode)))
 }
 
 /// Where frontends come from.

@@ -1,8 +1,10 @@
 //! The few things of the system that no crate in use wraps well: CPU affinity, termination by
 //! signal, an owned epoll fd, a stdout that may be closed, the rate of the cycle counter.
 //!
-//! Promises: safe functions with checked results. Never keeps state. Sockets are in [`unix`].
+//! Promises: safe functions with checked results. Never keeps state. Sockets are in [`unix`],
+//! their files in [`socket_file`].
 
+pub mod socket_file;
 pub mod unix;
 
 use crate::arch;

@@ -8,6 +8,8 @@ use ringbridge::frontend::{
     DESC_NEXT, Guest, GuestError, GuestOptions, HeaderPlace, Layout, Link, RawDesc, RawGuest,
     Report, SessionError, Sizes, Table, VerifyPlan,
 };
+use ringbridge::sys::socket_file::SocketFileError;
+use ringbridge::sys::unix;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -357,9 +359,43 @@ fn nobody_there_is_an_error() {
     assert!(matches!(connect(&link), Err(GuestError::Session(SessionError::Connect { .. }))));
     let listen = Link { server: true, ..link.clone() };
     assert!(matches!(connect(&listen), Err(GuestError::Session(SessionError::NoBackend(_)))));
-    let _busy = std::os::unix::net::UnixListener::bind(&paths[0]).unwrap();
-    assert!(matches!(connect(&listen), Err(GuestError::Session(SessionError::InUse(_)))));
+    assert!(!paths[0].exists());
     assert!(matches!(connect(&Link { sockets: vec![], ..link }), Err(GuestError::Config(_))));
+}
+
+#[test]
+fn a_backend_that_lets_nobody_in_is_not_waited_for_without_limit() {
+    let (_dir, paths) = sockets(1);
+    // Not std's listener: its backlog is as long as the system allows.
+    let _listener = unix::listen(unix::bind(&paths[0]).unwrap()).unwrap();
+    let mut waiting = Vec::new();
+    while let Ok(stream) = unix::connect(&paths[0]) {
+        waiting.push(stream);
+        assert!(waiting.len() < 1000);
+    }
+    let link = Link { timeout: Duration::from_millis(50), ..Link::to(paths) };
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(Guest::connect(&link).map(|_| ())));
+    let result = ended.recv_timeout(Duration::from_secs(20)).expect("an end");
+    assert!(matches!(result, Err(GuestError::Session(SessionError::Connect { .. }))));
+}
+
+#[test]
+fn a_guest_that_listens_takes_nobodys_place() {
+    let (_dir, paths) = sockets(2);
+    let refused = |path: &PathBuf| {
+        let link = Link { server: true, ..Link::to([path]) };
+        match Guest::connect(&link).map(|_| ()) {
+            Err(GuestError::Session(SessionError::Socket(error))) => error,
+            other => panic!("{other:?}"),
+        }
+    };
+    let _busy = std::os::unix::net::UnixListener::bind(&paths[0]).unwrap();
+    assert!(matches!(refused(&paths[0]), SocketFileError::Live { .. }));
+    assert!(paths[0].exists());
+    std::fs::write(&paths[1], "precious").unwrap();
+    assert!(matches!(refused(&paths[1]), SocketFileError::NotSocket { .. }));
+    assert_eq!(std::fs::read_to_string(&paths[1]).unwrap(), "precious");
 }
 
 #[test]

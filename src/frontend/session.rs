@@ -7,7 +7,9 @@
 
 use super::driver::RingArea;
 use super::ram::Ram;
-use std::io;
+use crate::sys::socket_file::{SocketFile, SocketFileError, check_path};
+use crate::sys::unix;
+use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -53,17 +55,17 @@ pub enum SessionError {
         source: io::Error,
     },
     /// The socket cannot be made.
-    #[error("cannot listen on {path}")]
-    Listen {
+    #[error(transparent)]
+    Socket(#[from] SocketFileError),
+    /// Somebody came and could not be let in: out of fds or memory.
+    #[error("cannot accept a backend on {path}")]
+    Accept {
         /// The socket.
         path: PathBuf,
         /// The system's answer.
         #[source]
         source: io::Error,
     },
-    /// Somebody else listens there.
-    #[error("{0} is in use: another process listens on it")]
-    InUse(PathBuf),
     /// We listened and nobody came.
     #[error("no backend has connected to {0}")]
     NoBackend(PathBuf),
@@ -95,59 +97,53 @@ pub enum SessionError {
 /// Where backends come to: a socket file of ours.
 #[derive(Debug)]
 pub struct Listener {
+    // Before the socket, which must outlive it.
+    file: SocketFile,
     socket: UnixListener,
-    path: PathBuf,
 }
 
 impl Listener {
-    /// Listen on `path`. A stale socket is replaced, a live one is an error.
+    /// Listen on `path`. A stale socket is replaced; a live one, or another kind of file, is
+    /// an error.
     ///
     /// # Errors
-    /// The socket is in use, or cannot be made.
+    /// What is in the way.
     pub fn new(path: &Path) -> Result<Self, SessionError> {
-        let listen_error = |source| SessionError::Listen { path: path.to_owned(), source };
-        let socket = match UnixListener::bind(path) {
-            Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
-                if UnixStream::connect(path).is_ok() {
-                    return Err(SessionError::InUse(path.to_owned()));
-                }
-                std::fs::remove_file(path).map_err(listen_error)?;
-                UnixListener::bind(path).map_err(listen_error)?
-            }
-            other => other.map_err(listen_error)?,
-        };
-        socket.set_nonblocking(true).map_err(listen_error)?;
-        Ok(Listener { socket, path: path.to_owned() })
+        let (file, socket) = SocketFile::bind(path, |_| Ok(()))?;
+        Ok(Listener { file, socket })
     }
 
     /// Wait for a backend.
     ///
     /// # Errors
-    /// None came before the deadline.
+    /// None came before the deadline, or it could not be let in.
     pub fn accept(&self, deadline: Instant) -> Result<UnixStream, SessionError> {
+        let path = || self.file.path().into();
         loop {
-            match self.socket.accept() {
+            let error = match self.socket.accept() {
                 Ok((stream, _)) => return Ok(stream),
-                Err(_) if Instant::now() < deadline => thread::sleep(RETRY),
-                Err(_) => return Err(SessionError::NoBackend(self.path.clone())),
+                Err(error) => error,
+            };
+            match error.kind() {
+                ErrorKind::WouldBlock if Instant::now() < deadline => thread::sleep(RETRY),
+                ErrorKind::WouldBlock => return Err(SessionError::NoBackend(path())),
+                // A signal, or a backend that gave up: the next one may be in the queue.
+                ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
+                _ => return Err(SessionError::Accept { path: path(), source: error }),
             }
         }
     }
 }
 
-impl Drop for Listener {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-/// Connect to a backend that listens on `path`, trying again until the deadline.
+/// Connect to a backend that listens on `path`, trying again until the deadline, also while
+/// its backlog is full.
 ///
 /// # Errors
-/// The last attempt's.
+/// The last attempt's; a path that no socket can have.
 pub fn connect(path: &Path, deadline: Instant) -> Result<UnixStream, SessionError> {
+    check_path(path)?;
     loop {
-        match UnixStream::connect(path) {
+        match unix::connect(path) {
             Ok(stream) => return Ok(stream),
             Err(_) if Instant::now() < deadline => thread::sleep(RETRY),
             Err(source) => return Err(SessionError::Connect { path: path.to_owned(), source }),
@@ -359,11 +355,7 @@ impl Session {
 
     /// Is the connection open?
     pub fn alive(&self) -> bool {
-        let mut byte = 0u8;
-        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-        // SAFETY: the fd is open and the buffer one byte long.
-        let got = unsafe { libc::recv(self.stream.as_raw_fd(), (&raw mut byte).cast(), 1, flags) };
-        got > 0 || got < 0 && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock
+        unix::is_open(&self.stream)
     }
 
     /// Send a message and wait for its answer, but not for ever: `vhost` tries again as often

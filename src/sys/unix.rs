@@ -2,7 +2,7 @@
 //! fds that arrive over one.
 //!
 //! Promises: [`bind`], [`listen`] and [`connect`] never block; every fd made here is owned and
-//! close-on-exec. Called by `control` and `vhost_user`. Never removes a file.
+//! close-on-exec. Called by `control`, `vhost_user` and `frontend`. Never removes a file.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -60,10 +60,21 @@ pub fn connect(path: &Path) -> io::Result<UnixStream> {
 /// # Errors
 /// The operating system's.
 pub fn peek(stream: &UnixStream, buf: &mut [u8]) -> io::Result<usize> {
+    look(stream, buf, 0)
+}
+
+/// Is the peer still there, as far as can be told without waiting?
+pub fn is_open(stream: &UnixStream) -> bool {
+    match look(stream, &mut [0], libc::MSG_DONTWAIT) {
+        Ok(n) => n > 0,
+        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+    }
+}
+
+fn look(stream: &UnixStream, buf: &mut [u8], flags: libc::c_int) -> io::Result<usize> {
+    let (fd, flags) = (stream.as_raw_fd(), flags | libc::MSG_PEEK);
     // SAFETY: `buf` is writable for the length given.
-    let n = unsafe {
-        libc::recv(stream.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len(), libc::MSG_PEEK)
-    };
+    let n = unsafe { libc::recv(fd, buf.as_mut_ptr().cast(), buf.len(), flags) };
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
@@ -125,14 +136,17 @@ mod tests {
         let mut stream = connect(&path).unwrap();
         stream.write_all(b"hello").unwrap();
         let (mut accepted, _) = listener.accept().unwrap();
+        assert!(is_open(&accepted), "with bytes that wait");
         accepted.set_nonblocking(false).unwrap();
         let mut buf = [0; 12];
         assert_eq!(peek(&accepted, &mut buf).unwrap(), 5);
         assert_eq!(peek(&accepted, &mut buf[..2]).unwrap(), 2);
         accepted.read_exact(&mut buf[..5]).unwrap();
         assert_eq!(&buf[..5], b"hello");
+        assert!(is_open(&accepted), "and without");
         drop(stream);
         assert_eq!(peek(&accepted, &mut buf).unwrap(), 0);
+        assert!(!is_open(&accepted));
         assert_eq!(bind(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     }
 

@@ -33,7 +33,7 @@ pub(super) struct Handler<'a, R> {
 impl<'a, R: Rings> Handler<'a, R> {
     pub fn new(device: &'a Device, workers: &'a R) -> Self {
         let cx = Context { device, workers, memory: None, features: 0 };
-        let rings = (0..2 * device.queues).map(Vring::new).collect();
+        let rings = (0..2 * device.queues).map(|index| Vring::new(device, index)).collect();
         Handler { cx, rings, protocol: 0 }
     }
 

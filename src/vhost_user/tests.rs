@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -213,6 +214,39 @@ fn a_kicked_ring_starts_disabled_and_is_enabled_by_message() {
     assert!(guest.rings.enabled(0) && guest.rings.enabled(1));
     guest.frontend.set_vring_enable(0, false).unwrap();
     assert!(!guest.rings.enabled(0) && guest.rings.enabled(1));
+}
+
+/// What is logged while `run` runs on this thread.
+fn logged(run: impl FnOnce()) -> String {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let writer = Mutex::new(writer);
+    let log = tracing_subscriber::fmt().with_ansi(false).with_writer(writer).finish();
+    tracing::subscriber::with_default(log, run);
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn a_ring_that_lies_is_named_in_the_log_whatever_it_went_through() {
+    let guest = Guest::negotiated(1);
+    let memory = memfd("lying");
+    guest.share(&memory);
+    for _ in 0..2 {
+        guest.place(1);
+        guest.kick(1);
+        // `avail.idx`.
+        memory.write_all_at(&0x8000u16.to_le_bytes(), 0x1_8002).unwrap();
+        let line = logged(|| {
+            let mut running = guest.rings.running.lock().unwrap();
+            assert_eq!(running.get_mut(&1).unwrap().room(), 0);
+        });
+        assert!(
+            line.contains("WARN") && line.contains("test: ring 1: stopped: avail.idx"),
+            "{line}"
+        );
+        guest.frontend.reset_device().unwrap();
+    }
 }
 
 #[test]

@@ -19,15 +19,24 @@ pub(super) struct Context<'a, R> {
 }
 
 /// A ring that no worker has.
-#[derive(Default)]
 pub(super) struct Stopped {
     pub setup: RingSetup,
     /// `SET_VRING_KICK` came, with an fd or without: run as soon as nothing is missing.
     pub kicked: bool,
 }
 
+impl Stopped {
+    /// Nothing is known of it but its name.
+    fn new(label: &Arc<str>) -> Self {
+        let setup = RingSetup { label: Arc::clone(label), ..RingSetup::default() };
+        Stopped { setup, kicked: false }
+    }
+}
+
 pub(super) struct Vring {
     index: u16,
+    /// The port's name and ours, for log lines.
+    label: Arc<str>,
     /// `None` while a worker runs the ring. Only a kicked ring runs.
     stopped: Option<Stopped>,
     /// Its start was logged; restarts are not news.
@@ -35,8 +44,10 @@ pub(super) struct Vring {
 }
 
 impl Vring {
-    pub fn new(index: u16) -> Self {
-        Vring { index, stopped: Some(Stopped::default()), announced: false }
+    pub fn new(device: &Device, index: u16) -> Self {
+        let label = format!("{}: ring {index}", device.name).into();
+        let stopped = Some(Stopped::new(&label));
+        Vring { index, label, stopped, announced: false }
     }
 
     /// The ring, which no worker runs from now on.
@@ -47,7 +58,7 @@ impl Vring {
                 Ok(ring) => Stopped { setup: ring.stop(), kicked: true },
                 Err(lost) => {
                     // Never ask for it again.
-                    self.stopped = Some(Stopped::default());
+                    self.stopped = Some(Stopped::new(&self.label));
                     return Err(lost);
                 }
             },
@@ -67,7 +78,8 @@ impl Vring {
     /// The ring stops and forgets everything.
     pub fn reset<R: Rings>(&mut self, cx: &Context<R>) -> Result<(), RingLost> {
         self.announced = false;
-        *self.take_back(cx)? = Stopped::default();
+        let fresh = Stopped::new(&self.label);
+        *self.take_back(cx)? = fresh;
         Ok(())
     }
 
@@ -85,7 +97,7 @@ impl Vring {
         ring.setup.enabled |= cx.features & features::PROTOCOL_FEATURES == 0;
         match SplitRing::start(ring.setup, Arc::clone(memory), cx.features) {
             Ok(started) => {
-                self.announce(cx, &started);
+                self.announce(&started);
                 cx.workers.start(self.index, Box::new(started));
                 Ok(())
             }
@@ -96,13 +108,13 @@ impl Vring {
         }
     }
 
-    fn announce<R>(&mut self, cx: &Context<R>, ring: &SplitRing) {
-        let (name, index, size) = (&cx.device.name, self.index, ring.size());
+    fn announce(&mut self, ring: &SplitRing) {
+        let (label, size) = (&self.label, ring.size());
         let enabled = if ring.enabled() { ", enabled" } else { "" };
         if self.announced {
-            tracing::debug!("{name}: ring {index} started again, {size} entries{enabled}");
+            tracing::debug!("{label} started again, {size} entries{enabled}");
         } else {
-            tracing::info!("{name}: ring {index} started, {size} entries{enabled}");
+            tracing::info!("{label} started, {size} entries{enabled}");
         }
         self.announced = true;
     }

@@ -50,6 +50,8 @@ pub struct RingSetup {
     pub err: Option<File>,
     /// Enabled rings move packets; a started but disabled one is drained or left alone.
     pub enabled: bool,
+    /// Which ring this is, for log lines: port and number.
+    pub label: Arc<str>,
 }
 
 /// Why a ring could not be started.
@@ -219,7 +221,7 @@ impl SplitRing {
     pub(super) fn fail(&mut self, what: std::fmt::Arguments) {
         if !self.broken {
             self.broken = true;
-            tracing::warn!("ring stopped: {what}");
+            tracing::warn!("{}: stopped: {what}", self.setup.label);
             signal(self.setup.err.as_ref());
         }
     }

@@ -4,6 +4,7 @@ use super::among_others;
 use super::guest::{Held, negotiate, spec, wait};
 use ringbridge::config::VhostSpec;
 use ringbridge::control::{OpenError, VhostPort};
+use ringbridge::sys::socket_file::SocketFileError;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -21,7 +22,7 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     drop(UnixListener::bind(&path).unwrap());
     let port = open(&spec(&path)).unwrap();
     let error = open(&spec(&path)).unwrap_err();
-    assert!(matches!(error, OpenError::Live { .. }));
+    assert!(matches!(error, OpenError::Socket(SocketFileError::Live { .. })));
     assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
     negotiate(UnixStream::connect(&path).unwrap());
     port.stop();
@@ -33,7 +34,7 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
         waiting.push(stream);
         assert!(waiting.len() < 10_000);
     }
-    assert!(matches!(open(&spec(&path)), Err(OpenError::Live { .. })));
+    assert!(matches!(open(&spec(&path)), Err(OpenError::Socket(SocketFileError::Live { .. }))));
     assert!(path.exists());
 }
 
@@ -46,7 +47,10 @@ fn what_is_not_a_socket_is_left_alone() {
     let link = dir.path().join("link");
     std::os::unix::fs::symlink(&file, &link).unwrap();
     for path in [&file, &link, &dir.path().to_path_buf()] {
-        assert!(matches!(open(&spec(path)), Err(OpenError::NotSocket { .. })), "{path:?}");
+        assert!(
+            matches!(open(&spec(path)), Err(OpenError::Socket(SocketFileError::NotSocket { .. }))),
+            "{path:?}"
+        );
     }
     assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
     assert!(link.is_symlink());
@@ -57,14 +61,14 @@ fn impossible_places_are_explained_in_one_line() {
     let _guard = among_others();
     let dir = tempfile::tempdir().unwrap();
     let nowhere = open(&spec(&dir.path().join("missing/s"))).unwrap_err();
-    assert!(matches!(nowhere, OpenError::NoDirectory { .. }));
+    assert!(matches!(nowhere, OpenError::Socket(SocketFileError::NoDirectory { .. })));
     let long = dir.path().join("x".repeat(108));
     for client in [false, true] {
         let error = open(&VhostSpec { client, ..spec(&long) }).unwrap_err();
-        assert!(matches!(error, OpenError::TooLong { .. }));
+        assert!(matches!(error, OpenError::Socket(SocketFileError::TooLong { .. })));
         assert!(!error.to_string().contains('\n'));
         let nothing = VhostSpec { client, ..spec(Path::new("")) };
-        assert!(matches!(open(&nothing), Err(OpenError::Create { .. })));
+        assert!(matches!(open(&nothing), Err(OpenError::Socket(SocketFileError::Create { .. }))));
     }
     let too_many = VhostSpec { queues: 129, ..spec(&dir.path().join("s")) };
     assert!(matches!(open(&too_many), Err(OpenError::Queues(129))));
@@ -89,7 +93,7 @@ fn mode_and_owner_are_applied() {
     port.stop();
     if me.uid() != 0 {
         let root = VhostSpec { owner: Some((0, None)), ..spec(&path) };
-        assert!(matches!(open(&root), Err(OpenError::Permissions { .. })));
+        assert!(matches!(open(&root), Err(OpenError::Socket(SocketFileError::Permissions { .. }))));
         assert!(!path.exists());
     }
 }
