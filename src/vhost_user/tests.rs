@@ -229,7 +229,7 @@ fn logged(run: impl FnOnce()) -> String {
 
 #[test]
 fn a_ring_that_lies_is_named_in_the_log_whatever_it_went_through() {
-    let guest = Guest::negotiated(1);
+    let mut guest = Guest::negotiated(1);
     let memory = memfd("lying");
     guest.share(&memory);
     for _ in 0..2 {
