@@ -214,6 +214,11 @@ impl SplitRing {
         self.available(MOST_TAKEN)
     }
 
+    /// Did the last look at an enabled ring find no chain? Does not look again.
+    pub fn starved(&self) -> bool {
+        self.setup.enabled && self.avail_idx == self.next_avail
+    }
+
     /// The ring contradicts itself: stop it for good, tell the frontend.
     #[cold]
     pub(super) fn fail(&mut self, what: std::fmt::Arguments) {

@@ -130,7 +130,9 @@ impl Sleeper {
 }
 
 /// Visit the rings whose kicks may matter, and say whether they do: those that guests send on
-/// always, those that a paced source fills only while they have no room.
+/// always, those that a paced source fills only if they had no room when the source last asked.
+/// Whether they have some now is for arming to find out: asked here, a ring that has just got
+/// room would be neither filled nor waited for.
 fn each_awaited_ring(
     receivers: &mut [Receiver],
     outputs: &mut [Option<TxQueue>],
@@ -142,8 +144,8 @@ fn each_awaited_ring(
         }
         let paced_by = receiver.paced_by.and_then(|port| outputs[port].as_mut());
         for ring in paced_by.and_then(TxQueue::vhost).into_iter().flat_map(|queue| queue.rings()) {
-            let full = ring.room() == 0;
-            visit(ring, full);
+            let starved = ring.starved();
+            visit(ring, starved);
         }
     }
 }
