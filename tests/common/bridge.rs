@@ -213,11 +213,6 @@ impl PeerRings {
         self.rx.used_idx() != self.received
     }
 
-    /// Index of the next used entry of the receive ring.
-    pub fn received(&self) -> u16 {
-        self.received
-    }
-
     /// The next frame, which is there, and in one buffer.
     pub fn take(&mut self) -> Vec<u8> {
         assert!(self.has_frame());
@@ -231,12 +226,16 @@ impl PeerRings {
         frame
     }
 
-    /// The next used buffer is available again.
     fn recycle(&mut self) {
+        self.repost();
+        self.rx.kick();
+    }
+
+    /// Make the next used buffer available again, whatever is in it, without a kick.
+    pub fn repost(&mut self) {
         let (id, _) = self.rx.used(self.received);
         self.received = self.received.wrapping_add(1);
         self.rx.post_head(id as u16);
-        self.rx.kick();
     }
 
     /// Wait for the next frame.
