@@ -289,7 +289,7 @@ mod tests {
             ),
             (
                 "--mode io --socket a --mergeable off --buffer 1500 --size 1518",
-                "buffers of 1500 bytes are too small: at least 1530 are needed here",
+                "buffers of 1500 bytes: 1530 to 65550 are possible here",
             ),
             (
                 "--mode io --server --socket /no/such/a.sock",
