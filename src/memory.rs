@@ -286,15 +286,10 @@ fn map_region(spec: RegionSpec, file: &Metadata) -> Result<Region, MemoryError> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::{FromRawFd, OwnedFd};
     use std::os::unix::fs::FileExt;
 
     fn memfd(len: u64) -> File {
-        // SAFETY: a NUL-terminated name; the fd is new and ours.
-        let fd = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"test".as_ptr(), 0)) };
-        let file = File::from(fd);
-        file.set_len(len).unwrap();
-        file
+        crate::sys::memfd(c"test", len).unwrap()
     }
 
     fn spec(guest: u64, size: u64, user: u64, file: &File) -> RegionSpec {

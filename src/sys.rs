@@ -1,5 +1,5 @@
 //! The few things of the system that no crate in use wraps well: CPU affinity, termination by
-//! signal, an owned epoll fd, a stdout that may be closed, the rate of the cycle counter.
+//! signal, an owned epoll fd, a memfd, a stdout that may be closed, the rate of the cycle counter.
 //!
 //! Promises: safe functions with checked results. Never keeps state. Sockets are in [`unix`],
 //! their files in [`socket_file`].
@@ -8,6 +8,8 @@ pub mod socket_file;
 pub mod unix;
 
 use crate::arch;
+use std::ffi::CStr;
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -55,6 +57,23 @@ pub fn new_epoll() -> io::Result<OwnedFd> {
     let fd = epoll::create(true)?;
     // SAFETY: the descriptor was just made and belongs to nobody else.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A new file of `len` zero bytes in memory, which others may map: a guest's memory. `name`
+/// stands in `/proc`, nothing else.
+///
+/// # Errors
+/// The operating system's: no more fds, or a length that no file has.
+pub fn memfd(name: &CStr, len: u64) -> io::Result<File> {
+    // SAFETY: the name is a C string; the result is checked.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was just made and belongs to nobody else.
+    let file = unsafe { File::from_raw_fd(fd) };
+    file.set_len(len)?;
+    Ok(file)
 }
 
 /// SIGINT and SIGTERM, taken by waiting instead of by a handler.
@@ -127,6 +146,7 @@ pub fn cycles_per_second() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn pins_to_an_allowed_cpu_and_refuses_an_impossible_one() {
@@ -138,6 +158,16 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn a_memfd_is_as_long_as_asked_and_not_inherited() {
+        let file = memfd(c"sys-test", 5000).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 5000);
+        // SAFETY: a plain query on an open fd.
+        let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFD) };
+        assert_eq!(flags & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
+        assert!(memfd(c"sys-test", u64::MAX).is_err());
     }
 
     #[test]

@@ -6,10 +6,9 @@
 
 use crate::Work;
 use ringbridge::memory::{GuestMemory, RegionSpec};
+use ringbridge::sys;
 use ringbridge::virtio::RingAddresses;
 use std::collections::VecDeque;
-use std::fs::File;
-use std::os::fd::FromRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap};
@@ -35,12 +34,7 @@ pub struct Memory {
 
 impl Memory {
     fn new(size: usize) -> Self {
-        // SAFETY: the name is a valid C string; the result is checked.
-        let fd = unsafe { libc::memfd_create(c"bench".as_ptr(), libc::MFD_CLOEXEC) };
-        assert!(fd >= 0, "memfd_create: {}", std::io::Error::last_os_error());
-        // SAFETY: a new fd that nobody else owns.
-        let file = unsafe { File::from_raw_fd(fd) };
-        file.set_len(size as u64).expect("memory");
+        let file = sys::memfd(c"bench", size as u64).expect("memory");
         let offset = FileOffset::new(file.try_clone().expect("an fd"), 0);
         let ranges = [(GuestAddress(0), size, Some(offset))];
         let mmap = GuestMemoryMmap::from_ranges_with_files(ranges).expect("a mapping");

@@ -7,10 +7,10 @@
 //! the memory.
 
 use crate::arch;
-use std::ffi::CStr;
+use crate::sys;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 
 /// Alignment of regions: the page.
@@ -88,7 +88,7 @@ impl Ram {
         };
         let mut at = 0;
         for size in sizes {
-            let file = memfd(size)?;
+            let file = sys::memfd(c"ringbridge-guest", size as u64)?;
             // SAFETY: `at + size` lies inside the reservation, which nothing else uses yet.
             unsafe { map_over(ram.host.as_ptr().add(at), size, &file)? };
             let (guest, user) = (ram.guest + at as u64, ram.user + at as u64);
@@ -184,19 +184,6 @@ unsafe fn map_over(ptr: *mut u8, size: usize, file: &File) -> io::Result<()> {
     // SAFETY: replaces a reservation of ours, by the caller's contract.
     let mapped = unsafe { libc::mmap(ptr.cast(), size, protection, flags, file.as_raw_fd(), 0) };
     if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-fn memfd(size: usize) -> io::Result<File> {
-    const NAME: &CStr = c"ringbridge-guest";
-    // SAFETY: the name is a C string.
-    let fd = unsafe { libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a new descriptor that nobody else owns.
-    let file = unsafe { File::from_raw_fd(fd) };
-    file.set_len(size as u64)?;
-    Ok(file)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::{Device, RingLost, Rings, run_session};
 use crate::virtio::SplitRing;
 use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
@@ -160,14 +161,7 @@ fn eventfd() -> EventFd {
 }
 
 fn memfd(name: &str) -> File {
-    let name = std::ffi::CString::new(name).unwrap();
-    // SAFETY: a NUL-terminated name; the fd is new and ours.
-    let file = unsafe {
-        let fd = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC);
-        <File as std::os::fd::FromRawFd>::from_raw_fd(fd)
-    };
-    file.set_len(4 * MIB).unwrap();
-    file
+    crate::sys::memfd(&CString::new(name).unwrap(), 4 * MIB).unwrap()
 }
 
 fn region(guest: u64, user: u64, size: u64, fd: RawFd) -> VhostUserMemoryRegionInfo {

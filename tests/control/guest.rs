@@ -1,11 +1,11 @@
 //! A frontend in the test process, and a worker that holds rings without running them.
 
 use ringbridge::config::VhostSpec;
+use ringbridge::sys;
 use ringbridge::vhost_user::{RingLost, Rings};
 use ringbridge::virtio::SplitRing;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -103,9 +103,7 @@ pub fn start_rings(frontend: &mut Frontend) {
 
 /// A new memory table.
 pub fn share_memory(frontend: &Frontend) {
-    // SAFETY: a NUL-terminated name; the fd is new and ours.
-    let memory = unsafe { File::from_raw_fd(libc::memfd_create(c"guest".as_ptr(), 0)) };
-    memory.set_len(SIZE).unwrap();
+    let memory = sys::memfd(c"guest", SIZE).unwrap();
     let region = VhostUserMemoryRegionInfo {
         guest_phys_addr: 0,
         memory_size: SIZE,

@@ -2,6 +2,7 @@
 //! the hand that posts chains, honest or not, for the tests of the rings.
 
 use ringbridge::memory::{GuestMemory, RegionSpec};
+use ringbridge::sys;
 use ringbridge::virtio::{RingAddresses, RingSetup, SplitRing};
 use std::fs::File;
 use std::io::Read;
@@ -41,19 +42,9 @@ pub fn signals(mut fd: &File) -> u64 {
     fd.read(&mut count).map_or(0, |_| u64::from_ne_bytes(count))
 }
 
-fn memfd() -> File {
-    // SAFETY: the name is a constant C string.
-    let fd = unsafe { libc::memfd_create(c"guest".as_ptr(), libc::MFD_CLOEXEC) };
-    assert!(fd >= 0);
-    // SAFETY: the descriptor was just made and belongs to nobody else.
-    let file = unsafe { File::from_raw_fd(fd) };
-    file.set_len(REGION).unwrap();
-    file
-}
-
 impl Guest {
     pub fn new() -> Self {
-        let files = [memfd(), memfd()];
+        let files = [0, 1].map(|_| sys::memfd(c"guest", REGION).unwrap());
         let ranges = files.iter().enumerate().map(|(i, file)| {
             let offset = FileOffset::new(file.try_clone().unwrap(), 0);
             (GuestAddress(i as u64 * REGION), REGION as usize, Some(offset))
