@@ -25,7 +25,8 @@ pub enum Reason {
     Runt,
     /// The packet is longer than 65535 bytes, or longer than the chain's buffer can ever hold.
     TooLong,
-    /// Guest: the chain has more than 1024 descriptors, or it runs in a circle.
+    /// Guest: the chain has more than 1024 descriptors (one that leads to an indirect table is
+    /// not counted), or it runs in a circle.
     ChainTooLong,
     /// Guest: a descriptor points outside its memory, or its range wraps.
     BadAddress,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub const BURST: usize = 64;
 /// Most bytes in a burst, all packets together, but for its last packet.
 pub const BURST_BYTES: usize = 256 * 1024;
-/// Most tail segments in a burst; also the most descriptors one chain may have.
+/// Most tail segments in a burst; also the most descriptors with buffers one chain may have.
 pub const SEGMENTS: usize = 1024;
 /// Bytes of a longer packet that are copied to its head.
 pub const HEAD: usize = 192;

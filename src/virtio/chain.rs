@@ -2,9 +2,9 @@
 //! to (virtio 1.2, 2.7.5).
 //!
 //! Promises: every descriptor is read once, into a local, and checked before it is used; a
-//! walk visits at most [`SEGMENTS`] descriptors and region borders whatever the guest wrote;
-//! what comes out are pieces that lie in the guest's memory as a whole. Never reads or writes a
-//! buffer.
+//! walk visits at most [`SEGMENTS`] descriptors and region borders, and one descriptor that leads
+//! to an indirect table, whatever the guest wrote; what comes out are pieces that lie in the
+//! guest's memory as a whole. Never reads or writes a buffer.
 
 use super::ring::SplitRing;
 use crate::arch;
@@ -76,8 +76,8 @@ pub(super) struct Pieces {
     items: ArrayVec<Segment, SEGMENTS>,
     /// Bytes of all pieces together.
     pub bytes: u64,
-    /// Descriptors visited, good or bad, and borders of regions crossed: what the walks have
-    /// cost.
+    /// Descriptors visited, good or bad, but for those that lead to indirect tables, and borders
+    /// of regions crossed: what the walks have cost.
     pub visited: usize,
 }
 
@@ -171,14 +171,15 @@ impl SplitRing {
     ) -> Result<(), Reason> {
         let mut desc = first;
         loop {
-            pieces.visited += 1;
             if desc.flags() & INDIRECT != 0 {
-                // An indirect descriptor ends its chain (virtio 1.2, 2.7.5.3.1).
+                // An indirect descriptor ends its chain (virtio 1.2, 2.7.5.3.1). It has no
+                // buffer of its own: a table may have as many as a chain without one.
                 if desc.flags() & NEXT != 0 {
                     return Err(Reason::BadIndirect);
                 }
                 return self.walk_indirect(desc, direction, pieces);
             }
+            pieces.visited += 1;
             self.add_piece(desc, direction, pieces)?;
             if desc.flags() & NEXT == 0 {
                 return Ok(());

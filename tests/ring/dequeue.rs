@@ -1,6 +1,8 @@
 //! Guest to device: every layout of a chain, and every way a chain can be wrong.
 
-use crate::guest::{Driver, Guest, INDIRECT, Layout, NEXT, REGION, VERSION_1, WRITE, frame};
+use crate::guest::{
+    Driver, Guest, INDIRECT, Layout, NEXT, REGION, VERSION_1, WRITE, frame, row, table,
+};
 use crate::receive;
 use ringbridge::counters::{QueueCounters, Reason};
 use ringbridge::packet::Packets;
@@ -27,7 +29,7 @@ fn with_header(payload: &[u8]) -> Vec<u8> {
 /// One packet of `payload` in a chain of these lengths comes out as it went in.
 fn round_trip(payload: &[u8], lens: &[usize], addr: u64) {
     let guest = Guest::new();
-    let mut driver = Driver::new(&guest, Layout { size: 1024, at: 0 }, 0);
+    let mut driver = Driver::new(&guest, Layout { size: 2048, at: 0 }, 0);
     let mut ring = driver.start(VERSION_1);
     let counters = QueueCounters::default();
     chain(&driver, 3, addr, &with_header(payload), lens);
@@ -73,14 +75,6 @@ fn buffers_straddle_two_regions() {
     }
 }
 
-/// Write a table of descriptors (addr, len, flags, next) at `at`.
-fn table(guest: &Guest, at: u64, descs: &[(u64, u32, u16, u16)]) {
-    for (k, &(addr, len, flags, next)) in descs.iter().enumerate() {
-        let desc = crate::guest::Desc { addr, len, flags, next };
-        guest.write_desc(at + 16 * k as u64, desc);
-    }
-}
-
 #[test]
 fn indirect_tables_alone_and_after_direct_descriptors() {
     let payload = frame(300, 9);
@@ -109,6 +103,33 @@ fn indirect_tables_alone_and_after_direct_descriptors() {
             assert_eq!(receive(&mut ring, 64, &counters), [&payload[..]]);
             assert_eq!(driver.used(), [(u32::from(head), 0)]);
         }
+    }
+}
+
+#[test]
+fn the_longest_chains_with_and_without_a_table() {
+    let payload = frame(1024 - HEADER, 3);
+    round_trip(&payload, &[1; 1024], 0x10_0000);
+    for direct in [0, 1, 1023] {
+        let guest = Guest::new();
+        let mut driver = Driver::new(&guest, Layout { size: 2048, at: 0 }, 0);
+        let mut ring = driver.start(VERSION_1);
+        let counters = QueueCounters::default();
+        guest.write(0x10_0000, &with_header(&payload));
+        for i in 0..direct {
+            driver.desc(i, 0x10_0000 + u64::from(i), 1, NEXT, i + 1);
+        }
+        let rest = 1024 - direct;
+        driver.desc(direct, 0x20_0000, 16 * u32::from(rest), INDIRECT, 0);
+        table(&guest, 0x20_0000, &row(0x10_0000 + u64::from(direct), rest, 0));
+        // Twice: the second does not fit the burst of the first.
+        driver.publish(0);
+        driver.publish(0);
+        for _ in 0..2 {
+            assert_eq!(receive(&mut ring, 64, &counters), [&payload[..]], "{direct} direct");
+        }
+        assert_eq!(driver.used(), [(0, 0), (0, 0)]);
+        assert_eq!(counters.dropped_total(), 0);
     }
 }
 
@@ -211,6 +232,15 @@ fn indirect_tables_that_are_wrong() {
     wrong_chain(Reason::ChainTooLong, |d| {
         d.desc(0, at, 32, INDIRECT, 0);
         table(d.guest, at, &[(0x10_0000, 1, NEXT, 1), (0x10_0000, 1, NEXT, 0)]);
+    });
+    wrong_chain(Reason::ChainTooLong, |d| {
+        d.desc(0, at, 16 * 1025, INDIRECT, 0);
+        table(d.guest, at, &row(0x10_0000, 1025, 0));
+    });
+    wrong_chain(Reason::ChainTooLong, |d| {
+        d.desc(0, 0x10_0000, 1, NEXT, 1);
+        d.desc(1, at, 16 * 1024, INDIRECT, 0);
+        table(d.guest, at, &row(0x10_0000, 1024, 0));
     });
     wrong_chain(Reason::BadAddress, |d| d.desc(0, 2 * REGION - 8, 16, INDIRECT, 0));
     wrong_chain(Reason::BadAddress, |d| d.desc(0, u64::MAX - 7, 16, INDIRECT, 0));

@@ -1,6 +1,8 @@
 //! Device to guest: one buffer, several buffers, not enough buffers, wrong buffers.
 
-use crate::guest::{Driver, Guest, Layout, MRG_RXBUF, NEXT, REGION, VERSION_1, WRITE, frame};
+use crate::guest::{
+    Driver, Guest, INDIRECT, Layout, MRG_RXBUF, NEXT, REGION, VERSION_1, WRITE, frame, row, table,
+};
 use ringbridge::counters::{QueueCounters, Reason};
 use ringbridge::packet::{ALL, Packets};
 use ringbridge::virtio::SplitRing;
@@ -106,6 +108,36 @@ fn chains_with_the_header_split_over_any_number_of_descriptors() {
         let expected = [&header(1)[..], &frame(700, 4), &[0xee]].concat();
         assert_eq!(guest.read(BUFFERS, 713), expected, "{lens:?}");
     }
+}
+
+#[test]
+fn the_longest_chains_with_and_without_a_table() {
+    let guest = Guest::new();
+    let at = 0x20_0000;
+    for entries in [1024, 1025] {
+        for (features, base) in [(VERSION_1, 0), (VERSION_1 | MRG_RXBUF, 65535)] {
+            let mut l = Loop::new(&guest, features, base);
+            guest.write(BUFFERS, &[0xee; 1025]);
+            l.receiver.desc(5, at, 16 * u32::from(entries), INDIRECT, 0);
+            table(&guest, at, &row(BUFFERS, entries, WRITE));
+            l.receiver.publish(5);
+            l.send(&[frame(1012, 4)]);
+            if entries == 1024 {
+                assert_eq!(l.counters.dropped_total(), 0);
+                assert_eq!(l.receiver.used(), [(5, 1024)]);
+                let expected = [&header(1)[..], &frame(1012, 4), &[0xee]].concat();
+                assert_eq!(guest.read(BUFFERS, 1025), expected);
+            } else {
+                assert_eq!(l.counters.dropped(Reason::ChainTooLong), 1);
+                assert_eq!(l.receiver.used(), [(5, 0)]);
+                assert_eq!(guest.read(BUFFERS, 1025), [0xee; 1025]);
+            }
+        }
+    }
+    let mut l = Loop::new(&guest, VERSION_1, 0);
+    l.post(0, BUFFERS, &[1; 1024]);
+    l.send(&[frame(1012, 6)]);
+    assert_eq!(l.receiver.used(), [(0, 1024)]);
 }
 
 #[test]

@@ -94,6 +94,19 @@ pub struct Desc {
     pub next: u16,
 }
 
+/// Write a table of descriptors (addr, len, flags, next) at `at`.
+pub fn table(guest: &Guest, at: u64, descs: &[(u64, u32, u16, u16)]) {
+    for (k, &(addr, len, flags, next)) in descs.iter().enumerate() {
+        guest.write_desc(at + 16 * k as u64, Desc { addr, len, flags, next });
+    }
+}
+
+/// A table of `n` buffers of one byte each, from `addr` on, with these flags.
+pub fn row(addr: u64, n: u16, flags: u16) -> Vec<(u64, u32, u16, u16)> {
+    let more = |i| if i + 1 < n { NEXT } else { 0 };
+    (0..n).map(|i| (addr + u64::from(i), 1, flags | more(i), i + 1)).collect()
+}
+
 /// Where one virtqueue of a guest lies.
 #[derive(Clone, Copy)]
 pub struct Layout {
