@@ -33,9 +33,8 @@ fn guest(backend: &Backend, (devargs, queues): (&str, u16), mode: &str, more: &[
     Testpmd::start(&args.with(queues).with(more.iter().copied())).unwrap()
 }
 
-fn backend(ports: usize, queues: u16, mode: &str, size: u32) -> Backend {
-    let size = size.to_string();
-    let args = ["--forward", mode, "--size", &size, "--json"];
+fn backend(ports: usize, queues: u16, mode: &str, more: &[&str]) -> Backend {
+    let args = [&["--forward", mode, "--json"], more].concat();
     Backend::start(ports, &format!(",queues={queues}"), &args)
 }
 
@@ -62,8 +61,8 @@ fn txonly_to_rxonly() {
     }
     let _alone = alone();
     for (i, kind) in KINDS.into_iter().enumerate() {
-        let size = [64, 1518][i % 2];
-        let mut backend = backend(1, kind.1, "txonly", size);
+        let size = [64u64, 1518][i % 2];
+        let mut backend = backend(1, kind.1, "txonly", &["--size", &size.to_string()]);
         let mut guest = guest(&backend, kind, "rxonly", &[]);
         guest.command("start").unwrap();
         expect(&mut guest, "packets come", |ports| ports[0].rx_packets > ENOUGH);
@@ -97,7 +96,7 @@ fn rxonly_from_txonly() {
     for (i, kind) in KINDS.into_iter().enumerate() {
         let segments = segments[i % segments.len()];
         let size: u64 = segments.split(',').map(|len| len.parse::<u64>().unwrap()).sum();
-        let mut backend = backend(1, kind.1, "rxonly", 64);
+        let mut backend = backend(1, kind.1, "rxonly", &[]);
         let mut guest = guest(&backend, kind, "txonly", &[&format!("--txpkts={segments}")]);
         guest.command("start").unwrap();
         expect(&mut guest, "packets go", |ports| ports[0].tx_packets > ENOUGH);
@@ -114,7 +113,7 @@ fn rxonly_from_txonly() {
 
 /// Both programs forward what they get: some packets go round for ever.
 fn io(ports: usize, kind: (&str, u16), size: u32) {
-    let mut backend = backend(ports, kind.1, "io", 64);
+    let mut backend = backend(ports, kind.1, "io", &[]);
     let size = format!("--txpkts={size}");
     let mut guest = guest(&backend, kind, "io", &[&size, "--no-flush-rx"]);
     guest.command("start tx_first 4").unwrap();

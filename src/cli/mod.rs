@@ -97,6 +97,11 @@ pub enum UsageError {
     /// One file is wanted for two purposes.
     #[error("{} is used twice; each use needs a file of its own", .0.display())]
     DuplicatePath(PathBuf),
+    /// Other modes make no frames.
+    #[error(
+        "--size is the size of the frames that --forward txonly makes; give both or leave it out"
+    )]
+    SizeOfNothing,
     /// They cannot be paired.
     #[error("{0} ports cannot be paired; give an even number of ports, or one alone")]
     OddPorts(usize),

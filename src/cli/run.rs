@@ -24,9 +24,9 @@ pub struct RunFlags {
     /// How packets go from port to port
     #[arg(long, value_name = "MODE", value_enum, default_value = "io")]
     forward: ForwardMode,
-    /// Frame bytes, without FCS, that txonly sends
-    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = values::size)]
-    size: usize,
+    /// Frame bytes, without FCS, that txonly sends; by default 64
+    #[arg(long, value_name = "BYTES", value_parser = values::size)]
+    size: Option<usize>,
     /// Worker threads; by default as many as --cpus, or one
     #[arg(long, value_name = "N", value_parser = workers)]
     workers: Option<usize>,
@@ -97,6 +97,9 @@ impl ValueEnum for PollMode {
 impl RunFlags {
     /// Check what clap cannot.
     pub fn check(self) -> Result<RunConfig, UsageError> {
+        if self.size.is_some() && self.forward != ForwardMode::TxOnly {
+            return Err(UsageError::SizeOfNothing);
+        }
         check_pairs(&self.ports, self.forward)?;
         check_paths(&self.ports)?;
         for port in &self.ports {
@@ -109,7 +112,7 @@ impl RunFlags {
             workers: assign(self.workers, &self.cpus)?,
             ports: self.ports,
             forward: self.forward,
-            size: self.size,
+            size: self.size.unwrap_or(64),
             burst: self.burst,
             poll: self.poll,
             duration: self.duration,
@@ -274,6 +277,11 @@ mod tests {
                 "-p tap:x",
                 "invalid value 'tap:x' for '--port <PORT>': there is no port kind 'tap'; \
                  kinds are vhost:PATH, pcap:FILE and null",
+            ),
+            (
+                "-p null --size 64 --forward io",
+                "--size is the size of the frames that --forward txonly makes; \
+                 give both or leave it out",
             ),
             (
                 "-p null -p null -p null",
