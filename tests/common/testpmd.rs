@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// The program's name.
@@ -142,6 +143,8 @@ pub struct Testpmd {
     stdin: ChildStdin,
     output: Arc<Output>,
     command_line: String,
+    /// Reads what it prints; ends with it.
+    reader: Option<JoinHandle<()>>,
 }
 
 impl Testpmd {
@@ -163,7 +166,7 @@ impl Testpmd {
         let output = Arc::new(Output::default());
         let sink = output.clone();
         // Ends with the child: nobody else holds the other end of the pipe.
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             while let Ok(n @ 1..) = reader.read(&mut buffer) {
                 let text = String::from_utf8_lossy(&buffer[..n]);
@@ -174,7 +177,7 @@ impl Testpmd {
             sink.more.notify_all();
         });
         let command_line = format!("{TOOL} {}", words.join(" "));
-        let mut this = Testpmd { child, stdin, output, command_line };
+        let mut this = Testpmd { child, stdin, output, command_line, reader: Some(reader) };
         // A port that cannot be made is no reason for testpmd to end.
         if this.await_prompt(0)?.contains("probe failed") {
             return Err(this.failed("a port could not be made"));
@@ -264,6 +267,8 @@ impl Drop for Testpmd {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        // Tests that count their fds may come next.
+        let _ = self.reader.take().map(JoinHandle::join);
         let prefix = self.command_line.split(' ').find_map(|w| w.strip_prefix("--file-prefix="));
         if let Some(prefix) = prefix {
             // Its runtime folder, which testpmd leaves behind even if it ends in order.

@@ -1,5 +1,7 @@
 //! Vhost ports from outside: sockets, frontends that come and go, real DPDK.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod dpdk;
 mod guest;
 mod sockets;
