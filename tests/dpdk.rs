@@ -11,6 +11,8 @@ use std::path::PathBuf;
 
 /// Packets that a run moves before it is stopped.
 const ENOUGH: u64 = 20_000;
+/// After so long every message of a guest's start has been acted on.
+const SETTLED: Duration = Duration::from_millis(300);
 
 /// A kind of guest: devargs of virtio-user, and its queue pairs.
 const KINDS: [(&str, u16); 7] = [
@@ -98,6 +100,8 @@ fn rxonly_from_txonly() {
         let size: u64 = segments.split(',').map(|len| len.parse::<u64>().unwrap()).sum();
         let mut backend = backend(1, kind.1, "rxonly", &[]);
         let mut guest = guest(&backend, kind, "txonly", &[&format!("--txpkts={segments}")]);
+        // The guest does not wait for its rings to be enabled; what it sends before is discarded.
+        thread::sleep(SETTLED);
         guest.command("start").unwrap();
         expect(&mut guest, "packets go", |ports| ports[0].tx_packets > ENOUGH);
         guest.stop().unwrap();
@@ -116,6 +120,8 @@ fn io(ports: usize, kind: (&str, u16), size: u32) {
     let mut backend = backend(ports, kind.1, "io", &[]);
     let size = format!("--txpkts={size}");
     let mut guest = guest(&backend, kind, "io", &[&size, "--no-flush-rx"]);
+    // The guest does not wait for its rings to be enabled; what it sends before is discarded.
+    thread::sleep(SETTLED);
     guest.command("start tx_first 4").unwrap();
     expect(&mut guest, "packets go round", |p| p.iter().all(|p| p.rx_packets > ENOUGH));
     guest.stop().unwrap();
