@@ -69,16 +69,14 @@ fn txonly_to_rxonly() {
         // The rings outlive the backend: the guest takes what is left in them.
         let json = backend.finish();
         let (sent, bytes) = (total(&json, 0, "tx_packets"), total(&json, 0, "tx_bytes"));
-        assert_eq!(bytes, sent * u64::from(size), "{kind:?}");
+        assert_eq!(bytes, sent * size, "{kind:?}");
         // With several queues the device is told of the others just before the driver empties
         // all rings, without counting, as the last step of its start. What came in between is
         // at most what its rings hold.
         let emptied = if kind.1 > 1 { u64::from(kind.1) * 1024 } else { 0 };
         let all = |ports: &[PortStats]| {
             let received = ports[0].rx_packets;
-            received <= sent
-                && received + emptied >= sent
-                && ports[0].rx_bytes == received * u64::from(size)
+            received <= sent && received + emptied >= sent && ports[0].rx_bytes == received * size
         };
         expect(&mut guest, &format!("all {sent} arrive"), all);
         let stats = guest.stats().unwrap()[0];
