@@ -8,6 +8,8 @@ use common::bridge::{LIMIT, alone};
 use common::testpmd::{Args, PortStats, TOOL, Testpmd};
 use common::{require, wait_until};
 use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
 
 /// Packets that a run moves before it is stopped.
 const ENOUGH: u64 = 20_000;

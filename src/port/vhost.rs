@@ -12,6 +12,9 @@ use crate::wire;
 use arrayvec::ArrayVec;
 use std::sync::Arc;
 
+/// Most queue pairs of a port: vhost-user has 8 bits for the number of a ring.
+const MOST_PAIRS: usize = 128;
+
 /// The transmit virtqueue of one queue pair: the guest's packets.
 pub struct RxQueue {
     ring: Option<Box<SplitRing>>,
@@ -77,8 +80,9 @@ struct Pair {
 }
 
 impl TxQueue {
-    /// Queues without rings, a set of counters each.
+    /// Queues without rings, a set of counters each: at most 128.
     pub fn new(counters: &[Arc<QueueCounters>]) -> Self {
+        debug_assert!(counters.len() <= MOST_PAIRS);
         let pair = |counters: &Arc<_>| Pair { ring: None, counters: Arc::clone(counters) };
         TxQueue { pairs: counters.iter().map(pair).collect(), enabled: Vec::new() }
     }
@@ -129,19 +133,13 @@ impl TxQueue {
 
     /// Several queues: the flow decides, so that the packets of one stay in order.
     fn spread(&mut self, packets: &Packets, which: &[u8]) {
-        let queues = self.enabled.len() as u64;
+        let TxQueue { pairs, enabled } = self;
+        let queues = enabled.len() as u64;
         // The high bits of hash times count: even, and without a division.
-        let queue_of = |&i: &u8| {
+        let queue_of = |i: u8| {
             ((u64::from(wire::flow_hash(packets.head(i as usize))) * queues) >> 32) as usize
         };
-        let chosen: ArrayVec<usize, BURST> = which.iter().map(queue_of).collect();
-        for (queue, &pair) in self.enabled.iter().enumerate() {
-            let mine: ArrayVec<u8, BURST> =
-                which.iter().zip(&chosen).filter(|&(_, &q)| q == queue).map(|(&i, _)| i).collect();
-            if !mine.is_empty() {
-                self.pairs[pair].send(packets, &mine);
-            }
-        }
+        group(which, queue_of, |queue, mine| pairs[enabled[queue]].send(packets, mine));
     }
 
     /// Nobody to send to: say whether there is a guest at all.
@@ -153,11 +151,84 @@ impl TxQueue {
     }
 }
 
+/// Call `each` once for every queue that `queue_of` names, with the packets of `which` that go
+/// there, in the order in which they stand. Costs a step a packet, however many queues there
+/// are (a port has at most [`MOST_PAIRS`]).
+#[inline]
+fn group(which: &[u8], queue_of: impl Fn(u8) -> usize, mut each: impl FnMut(usize, &[u8])) {
+    let mut chosen: ArrayVec<u8, BURST> = ArrayVec::new_const();
+    // The queues that were named, in order of appearance.
+    let mut named: ArrayVec<u8, BURST> = ArrayVec::new_const();
+    // Of each queue: first how many packets it gets, then where its next one goes.
+    let mut at = [0u8; MOST_PAIRS];
+    for &i in which {
+        let queue = queue_of(i);
+        if at[queue] == 0 {
+            named.push(queue as u8);
+        }
+        at[queue] += 1;
+        chosen.push(queue as u8);
+    }
+    let mut start = 0;
+    for &queue in &named {
+        let count = std::mem::replace(&mut at[queue as usize], start);
+        start += count;
+    }
+    let mut grouped = [0; BURST];
+    for (&i, &queue) in which.iter().zip(&chosen) {
+        let at = &mut at[queue as usize];
+        grouped[*at as usize] = i;
+        *at += 1;
+    }
+    let mut start = 0;
+    for &queue in &named {
+        let end = at[queue as usize] as usize;
+        each(queue as usize, &grouped[start..end]);
+        start = end;
+    }
+}
+
 impl Pair {
     #[inline]
     fn send(&mut self, packets: &Packets, which: &[u8]) {
         if let Some(ring) = self.ring.as_deref_mut() {
             ring.send(packets, which, &self.counters);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::ALL;
+
+    /// The groups of `which`, by queue.
+    fn groups(which: &[u8], queue_of: impl Fn(u8) -> usize) -> Vec<(usize, Vec<u8>)> {
+        let mut groups = Vec::new();
+        group(which, queue_of, |queue, mine| groups.push((queue, mine.to_vec())));
+        groups.sort();
+        groups
+    }
+
+    #[test]
+    fn groups_keep_the_order_within_a_queue() {
+        assert_eq!(groups(&[], |_| unreachable!()), []);
+        assert_eq!(groups(&ALL, |_| 127), [(127, ALL.to_vec())]);
+        let which = [9, 3, 60, 4, 63, 0, 7];
+        let by_parity = groups(&which, |i| usize::from(i % 2) * 5);
+        assert_eq!(by_parity, [(0, vec![60, 4, 0]), (5, vec![9, 3, 63, 7])]);
+    }
+
+    #[test]
+    fn a_queue_may_get_everything_or_one_packet() {
+        for queues in [2, 3, 64, 128] {
+            let queue_of = |i: u8| (usize::from(i) * 37 + 11) % queues;
+            let groups = groups(&ALL, queue_of);
+            assert_eq!(groups.len(), queues.min(BURST));
+            for (queue, mine) in groups {
+                let expected: Vec<_> = ALL.into_iter().filter(|&i| queue_of(i) == queue).collect();
+                assert_eq!(mine, expected, "queue {queue} of {queues}");
+            }
         }
     }
 }

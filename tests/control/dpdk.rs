@@ -52,14 +52,20 @@ fn a_backend_that_comes_back_to_a_listening_frontend() {
     let _guard = among_others();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let Some(guest) = testpmd(&path, 1, 1) else { return };
-    for _ in 0..3 {
+    let open = || {
         let held = Held::default();
         let spec = VhostSpec { client: true, ..spec(&path) };
-        let port = VhostPort::open("p", &spec, held.clone()).unwrap();
+        (VhostPort::open("p", &spec, held.clone()).unwrap(), held)
+    };
+    // A guest that listens is not ready before its first backend has come.
+    let mut backend = open();
+    let Some(guest) = testpmd(&path, 1, 1) else { return };
+    for _ in 0..3 {
+        let (port, held) = backend;
         wait("both rings enabled", || held.rings() == [(0, true), (1, true)]);
         port.stop();
         assert!(held.rings().is_empty());
+        backend = open();
     }
     guest.quit().unwrap();
 }

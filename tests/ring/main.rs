@@ -7,6 +7,7 @@ mod differential;
 mod enqueue;
 mod guest;
 mod protocol;
+mod spread;
 
 use ringbridge::counters::QueueCounters;
 use ringbridge::packet::Packets;
