@@ -80,9 +80,7 @@ fn txonly_to_rxonly() {
         let emptied = if kind.1 > 1 { u64::from(kind.1) * 1024 } else { 0 };
         let all = |ports: &[PortStats]| {
             let received = ports[0].rx_packets;
-            received <= sent
-                && received + emptied >= sent
-                && ports[0].rx_bytes == received * size
+            received <= sent && received + emptied >= sent && ports[0].rx_bytes == received * size
         };
         expect(&mut guest, &format!("all {sent} arrive"), all);
         let stats = guest.stats().unwrap()[0];
