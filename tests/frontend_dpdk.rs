@@ -172,7 +172,7 @@ fn between_two_ports() {
         let mut pair = pair("io", 2, options, &[]);
         verify(&mut pair.guest, 60, 1518);
         let report = pair.guest.io(256, 128, RUN, &AtomicBool::new(false)).unwrap();
-        assert!(report.rx_packets > 128, "{report:?}");
+        assert!(report.rx_packets >= 128, "{report:?}");
         assert_eq!(report.rx_packets, report.tx_packets, "{report:?}");
         assert_eq!(report.lost, 0);
         verify(&mut pair.guest, 60, 1518);

@@ -12,11 +12,15 @@ use ringbridge::sys::socket_file::SocketFileError;
 use ringbridge::sys::unix;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// A run is long enough for many turns of a ring, and ends in any case.
-const RUN: Option<Duration> = Some(Duration::from_millis(50));
+/// A run ends when the device has taken so many packets: some turns of the usual ring. How long
+/// that takes is the machine's affair,
+const PACKETS: u64 = 600;
+/// but it ends in any case.
+const LIMIT: Option<Duration> = Some(Duration::from_secs(30));
 
 fn sockets(n: usize) -> (TempDir, Vec<PathBuf>) {
     let dir = tempfile::tempdir().unwrap();
@@ -42,10 +46,28 @@ struct Connected {
     _dir: TempDir,
 }
 
+/// `run`, told to stop when `backend` has taken enough packets.
+fn until_taken<R>(backend: &Loopback, run: impl FnOnce(&AtomicBool) -> R) -> R {
+    let (stop, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    let goal = backend.taken() + PACKETS;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while backend.taken() < goal && !over.load(Relaxed) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            stop.store(true, Relaxed);
+        });
+        let result = run(&stop);
+        over.store(true, Relaxed);
+        result
+    })
+}
+
 impl Connected {
     fn verify(&mut self, min: usize, max: usize, in_flight: usize) -> Report {
         let plan = VerifyPlan { sizes: Sizes { min, max }, in_flight };
-        self.guest.verify(plan, RUN, &AtomicBool::new(false)).unwrap()
+        let guest = &mut self.guest;
+        until_taken(&self.backend, |stop| guest.verify(plan, LIMIT, stop)).unwrap()
     }
 
     /// Everything comes back.
@@ -211,9 +233,10 @@ fn io_sends_on_what_it_receives() {
                 };
                 println!("{options:?} {ports}");
                 let mut connected = connect(options, ports, |_| ());
-                let stop = AtomicBool::new(false);
-                let report = connected.guest.io(max_size, loops, RUN, &stop).unwrap();
-                assert!(report.rx_packets > loops as u64, "{report:?}");
+                let (guest, backend) = (&mut connected.guest, &connected.backend);
+                let report =
+                    until_taken(backend, |stop| guest.io(max_size, loops, LIMIT, stop)).unwrap();
+                assert!(report.rx_packets >= PACKETS, "{report:?}");
                 // In a closed loop everything sent arrives.
                 assert_eq!(report.tx_packets, report.rx_packets, "{report:?}");
                 assert_eq!(report.tx_bytes, report.tx_packets * max_size as u64);
@@ -233,13 +256,14 @@ fn txonly_counts_what_the_backend_took() {
         for layout in [Layout::ONE, Layout { header: HeaderPlace::Alone, data: 2 }] {
             let options = GuestOptions { layout, ..GuestOptions::default() };
             let mut connected = connect(options, 1, |_| ());
-            let stop = AtomicBool::new(false);
-            let report = connected.guest.txonly(size, RUN, &stop).unwrap();
-            assert!(report.tx_packets > 0);
+            let (guest, backend) = (&mut connected.guest, &connected.backend);
+            let report = until_taken(backend, |stop| guest.txonly(size, LIMIT, stop)).unwrap();
+            assert!(report.tx_packets >= PACKETS);
             assert_eq!(report.tx_packets, connected.backend.taken());
             assert_eq!(report.tx_bytes, report.tx_packets * size as u64);
             // What came back meanwhile fills the ring, and is counted by the next mode.
-            let report = connected.guest.rxonly(size, RUN, &stop).unwrap();
+            let stop = AtomicBool::new(true);
+            let report = connected.guest.rxonly(size, LIMIT, &stop).unwrap();
             assert_eq!(report.rx_bytes, report.rx_packets * size as u64);
             assert!(report.rx_packets > 0);
             connected.end();
@@ -315,7 +339,7 @@ fn a_backend_may_connect_to_us() {
     let backend = Loopback::start(Config { client: true, ..Config::new(&paths) });
     let mut guest = guest.join().unwrap().unwrap();
     let plan = VerifyPlan { sizes: Sizes { min: 64, max: 64 }, in_flight: 10 };
-    assert_clean(&guest.verify(plan, RUN, &AtomicBool::new(false)).unwrap());
+    assert_clean(&until_taken(&backend, |stop| guest.verify(plan, LIMIT, stop)).unwrap());
     drop(guest);
     backend.join();
     assert!(!paths[0].exists(), "our socket is gone");

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 /// Longest silence at the end of a run, when all that was sent should be taken and all that is
 /// on its way arrive.
-pub(super) const DRAIN: Duration = Duration::from_millis(200);
+pub(super) const DRAIN: Duration = Duration::from_millis(500);
 
 /// Where a guest's backends are, and what kind of guest it is.
 #[derive(Debug, Clone)]
