@@ -208,12 +208,11 @@ fn extend(
     specs: Vec<RegionSpec>,
 ) -> Result<Arc<GuestMemory>, MemoryError> {
     let mut files = Vec::with_capacity(specs.len());
-    let mut left = MOST - regions.iter().map(|r| r.size).sum::<u64>();
     for spec in &specs {
         check_range(spec)?;
-        left = left.checked_sub(spec.size).ok_or(MemoryError::TooMuch(spec.guest))?;
         files.push(check_file(spec)?);
     }
+    check_total(regions.iter().map(|r| r.size).sum(), &specs)?;
     let known = regions.iter().map(|r| (r.guest, r.user, r.size));
     let new = specs.iter().map(|s| (s.guest, s.user, s.size));
     check_overlap(known.chain(new).collect())?;
@@ -222,6 +221,15 @@ fn extend(
     }
     regions.sort_by_key(|r| r.guest);
     Ok(Arc::new(GuestMemory { regions }))
+}
+
+/// Together with the `taken` bytes there are already, at most [`MOST`].
+fn check_total(taken: u64, specs: &[RegionSpec]) -> Result<(), MemoryError> {
+    let mut left = MOST.saturating_sub(taken);
+    for spec in specs {
+        left = left.checked_sub(spec.size).ok_or(MemoryError::TooMuch(spec.guest))?;
+    }
+    Ok(())
 }
 
 fn check_range(spec: &RegionSpec) -> Result<(), MemoryError> {
@@ -357,6 +365,9 @@ mod tests {
         let little = GuestMemory::map(vec![spec(0, 0x1000, 0, &file)]).unwrap();
         let more = little.with(spec(MOST, MOST, MOST, &file));
         assert!(matches!(more, Err(MemoryError::TooMuch(_))));
+        // The last byte is allowed, the one behind it is not.
+        assert!(check_total(0x1000, &[spec(0, MOST - 0x1000, 0, &file)]).is_ok());
+        assert!(check_total(0x1001, &[spec(0, MOST - 0x1000, 0, &file)]).is_err());
         let halves = [0, 1].map(|i| spec(i * MOST, MOST / 2 + 0x1000, i * MOST, &file));
         assert!(matches!(GuestMemory::map(halves.into()), Err(MemoryError::TooMuch(_))));
     }

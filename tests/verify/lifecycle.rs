@@ -10,8 +10,8 @@ use std::time::Duration;
 
 const SOME: Option<Duration> = Some(Duration::from_millis(20));
 
-/// 100 packets go round and round; after any number of stops, starts and new memory tables
-/// there are 100 still.
+/// 100 packets go round and round, and all of them end with the guest, after any number of
+/// stops, starts and new memory tables.
 #[test]
 fn stopped_rings_go_on_where_they_were() {
     let _alone = alone();
@@ -38,6 +38,28 @@ fn stopped_rings_go_on_where_they_were() {
         }
         let bridge = bed.stop().0;
         assert!(bridge.ports.iter().all(|p| p.rx.drops.total() + p.tx.drops.total() == 0));
+    }
+}
+
+/// Packets that the guest has not looked at yet when its rings stop are there when they start
+/// again, as many as the bridge has sent and no more.
+#[test]
+fn packets_wait_in_a_ring_that_is_stopped() {
+    let _alone = alone();
+    for event_idx in [false, true] {
+        let bed = Bed::new(1);
+        let options = GuestOptions { event_idx, first_index: 65500, ..GuestOptions::default() };
+        let mut guest = guest(&bed, &[0], options);
+        // One port alone: what is sent comes back, and fills the receive ring.
+        assert!(guest.txonly(64, SOME, &GO_ON).unwrap().tx_packets >= 256);
+        for _ in 0..3 {
+            let bases = guest.stop().unwrap();
+            guest.start(&bases).unwrap();
+            guest.resend_memory().unwrap();
+        }
+        let received = guest.rxonly(64, SOME, &GO_ON).unwrap().rx_packets;
+        assert_eq!(received, 256);
+        assert_eq!(received, bed.stop().0.ports[0].tx.packets);
     }
 }
 

@@ -22,12 +22,9 @@ struct Guest {
 
 impl Guest {
     fn new(flags: i32) -> Self {
-        // SAFETY: a C string, no other pointers; both descriptors are new and ours.
-        let (memory, kick) = unsafe {
-            let memory = File::from_raw_fd(libc::memfd_create(c"guest".as_ptr(), 0));
-            (memory, File::from_raw_fd(libc::eventfd(0, flags)))
-        };
-        memory.set_len(0x3000).unwrap();
+        let memory = sys::memfd(c"guest", 0x3000).unwrap();
+        // SAFETY: no pointers; the descriptor is new and ours.
+        let kick = unsafe { File::from_raw_fd(libc::eventfd(0, flags)) };
         Guest { memory, kick }
     }
 
