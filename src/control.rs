@@ -11,6 +11,7 @@
 mod rings;
 
 use crate::config::VhostSpec;
+use crate::journal::{Event, Journal};
 use crate::sys::socket_file::{SocketFile, SocketFileError, check_path};
 use crate::sys::unix;
 use crate::vhost_user::{Device, MAX_QUEUES, Rings, run_session};
@@ -54,7 +55,7 @@ pub enum OpenError {
 /// An open vhost port. Dropping it is as good as [`VhostPort::stop`].
 #[derive(Debug)]
 pub struct VhostPort {
-    name: String,
+    journal: Arc<Journal>,
     stop: Arc<Stop>,
     socket: Option<SocketFile>,
     thread: Option<JoinHandle<()>>,
@@ -64,12 +65,12 @@ pub struct VhostPort {
 
 impl VhostPort {
     /// Bind the socket (unless the port connects) and serve frontends on a thread of its own.
-    /// `name` stands in log lines; `rings` leads to the workers, which should run by now or
+    /// `journal` is the port's; `rings` leads to the workers, which should run by now or
     /// soon: a session waits for their answers.
     ///
     /// # Errors
     /// What is wrong with the socket, for the operator.
-    pub fn open<R>(name: &str, spec: &VhostSpec, rings: R) -> Result<Self, OpenError>
+    pub fn open<R>(journal: &Arc<Journal>, spec: &VhostSpec, rings: R) -> Result<Self, OpenError>
     where
         R: Rings + Send + 'static,
     {
@@ -84,8 +85,12 @@ impl VhostPort {
             let (socket, listener) = SocketFile::bind(&spec.path, |path| permit(path, spec))?;
             (Some(socket), Source::listen(listener, &stop)?)
         };
-        let name = name.to_string();
-        let device = Device { name: name.clone(), queues: spec.queues, mrg_rxbuf: spec.mrg_rxbuf };
+        let journal = Arc::clone(journal);
+        let device = Device {
+            journal: Arc::clone(&journal),
+            queues: spec.queues,
+            mrg_rxbuf: spec.mrg_rxbuf,
+        };
         let server = Server { device, rings, stop: Arc::clone(&stop) };
         let (running, ended) = mpsc::channel();
         let thread = std::thread::Builder::new().name("vhost".into()).spawn(move || {
@@ -95,7 +100,7 @@ impl VhostPort {
                 Source::Connect(path) => server.connect(&path),
             }
         })?;
-        Ok(VhostPort { name, stop, socket, thread: Some(thread), ended })
+        Ok(VhostPort { journal, stop, socket, thread: Some(thread), ended })
     }
 
     /// Disconnect the frontend, take its rings back, remove the socket.
@@ -112,7 +117,8 @@ impl Drop for VhostPort {
         let ended = self.ended.recv_timeout(END) == Err(mpsc::RecvTimeoutError::Disconnected);
         let thread = self.thread.take().filter(|_| ended);
         if thread.is_none_or(|thread| thread.join().is_err()) {
-            tracing::error!("{}: the port's thread did not end as it should", self.name);
+            let text = "the port's thread did not end as it should".into();
+            self.journal.tell(Event::Failure { text });
         }
     }
 }
@@ -173,7 +179,8 @@ impl<R: Rings> Server<R> {
                 // Out of fds or memory: it will pass, and the frontend waits in the backlog.
                 _ => {
                     if !failing {
-                        tracing::warn!("{}: cannot accept: {error}", self.device.name);
+                        let text = format!("cannot accept, will try again: {error}");
+                        self.device.journal.tell(Event::Failure { text });
                     }
                     failing = true;
                     self.stop.pause(ACCEPT_PAUSE);
@@ -184,7 +191,6 @@ impl<R: Rings> Server<R> {
 
     /// Connect, serve, connect again, until the port is stopped.
     fn connect(&self, path: &Path) {
-        let name = &self.device.name;
         let mut pause = FIRST_RETRY;
         let mut waiting = false;
         while !self.stop.stopping() {
@@ -196,7 +202,8 @@ impl<R: Rings> Server<R> {
                 }
                 Err(error) => {
                     if !waiting {
-                        tracing::info!("{name}: waiting for {}: {error}", path.display());
+                        let text = format!("waiting for {}: {error}", path.display());
+                        self.device.journal.tell(Event::Note { text });
                     }
                     waiting = true;
                 }

@@ -40,11 +40,13 @@ pub enum Reason {
     NoHeader,
     /// Writing to the output failed (a file, a NIC).
     OutputError,
+    /// The frame is longer than the output's MTU allows.
+    Mtu,
 }
 
 impl Reason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Reason; 14] = [
+    pub const ALL: [Reason; 15] = [
         Reason::NoBuffers,
         Reason::NotConnected,
         Reason::Disabled,
@@ -59,6 +61,7 @@ impl Reason {
         Reason::BadDirection,
         Reason::NoHeader,
         Reason::OutputError,
+        Reason::Mtu,
     ];
 
     /// The name in tables, JSON and logs.
@@ -78,6 +81,7 @@ impl Reason {
             Reason::BadDirection => "bad_direction",
             Reason::NoHeader => "no_header",
             Reason::OutputError => "output_error",
+            Reason::Mtu => "mtu",
         }
     }
 }

@@ -70,6 +70,7 @@ pub mod counters;
 pub mod forward;
 pub mod frontend;
 pub mod guest;
+pub mod journal;
 pub mod memory;
 pub mod packet;
 pub mod plot;

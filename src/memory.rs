@@ -82,6 +82,22 @@ pub enum MemoryError {
     },
 }
 
+impl MemoryError {
+    /// The name that refused tables are counted by.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            MemoryError::Empty => "memory_empty",
+            MemoryError::Zero(_) => "memory_zero",
+            MemoryError::Wraps(_) => "memory_wraps",
+            MemoryError::Overlaps(_) => "memory_overlaps",
+            MemoryError::TooMuch(_) => "memory_too_much",
+            MemoryError::PastEnd { .. } => "memory_past_end",
+            MemoryError::Kind(_) => "memory_kind",
+            MemoryError::Map { .. } | MemoryError::File { .. } => "memory_map",
+        }
+    }
+}
+
 /// Most bytes of one guest: 4 TiB. A sparse file costs a frontend nothing, and mapping 128 TiB of
 /// it would take all the address space, so that the next allocation of any thread ends the
 /// process.

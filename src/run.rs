@@ -11,6 +11,7 @@ use crate::config::{ForwardMode, PortKind, PortSpec, RunConfig};
 use crate::control::{OpenError, PortRings, VhostPort};
 use crate::counters::QueueCounters;
 use crate::forward::{self, PortId, paired};
+use crate::journal::{Followers, Journal};
 use crate::packet::BURST;
 use crate::port::generator::Generator;
 use crate::port::pcap::{self, PcapOpenError};
@@ -45,6 +46,7 @@ pub enum RunError {
 
 /// Ports and workers that run.
 pub struct Bridge {
+    followers: Arc<Followers>,
     counters: Vec<PortCounters>,
     vhosts: Vec<VhostPort>,
     workers: Vec<Running>,
@@ -113,7 +115,12 @@ impl Bridge {
                 stats: Arc::new(WorkerStats::new(cpu, hz)),
             });
         }
-        let mut bridge = Bridge { counters: Vec::new(), vhosts: Vec::new(), workers: Vec::new() };
+        let mut bridge = Bridge {
+            followers: Arc::default(),
+            counters: Vec::new(),
+            vhosts: Vec::new(),
+            workers: Vec::new(),
+        };
         for (port, spec) in config.ports.iter().enumerate() {
             if let Err(error) = bridge.open(port, spec, &wiring, &mut workers) {
                 // A frontend that is there already shall not wait for workers that never start.
@@ -142,7 +149,7 @@ impl Bridge {
         let (receiver, sender) = (wiring.receiver(port), wiring.sender(port));
         let queues = if let PortKind::Vhost(v) = &spec.kind { v.queues } else { 1 };
         let counters = PortCounters {
-            name: spec.name.clone(),
+            journal: Arc::new(Journal::new(&spec.name, &self.followers)),
             rx: (0..queues).map(|_| Arc::default()).collect(),
             tx: (0..queues).map(|_| Arc::default()).collect(),
         };
@@ -174,9 +181,12 @@ impl Bridge {
         if let PortKind::Vhost(vhost) = &spec.kind {
             let [to_guest, from_guest] =
                 [sender, receiver].map(|worker| Arc::clone(&workers[worker].inbox));
-            let vhost =
-                VhostPort::open(&spec.name, vhost, PortRings::new(port, to_guest, from_guest))
-                    .map_err(|source| RunError::Vhost { name: spec.name.clone(), source })?;
+            let vhost = VhostPort::open(
+                &counters.journal,
+                vhost,
+                PortRings::new(port, to_guest, from_guest),
+            )
+            .map_err(|source| RunError::Vhost { name: spec.name.clone(), source })?;
             self.vhosts.push(vhost);
         }
         self.counters.push(counters);

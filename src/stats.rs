@@ -11,7 +11,9 @@ mod table;
 mod worker;
 
 use crate::counters::{QueueCounters, Reason};
+use crate::journal::Journal;
 use serde::ser::{Serialize, SerializeMap, Serializer};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,8 +22,8 @@ pub use worker::{WorkerStats, WorkerTotals};
 /// The counters of one port, by direction, a queue each.
 #[derive(Debug, Clone)]
 pub struct PortCounters {
-    /// The port's name.
-    pub name: String,
+    /// The port's journal, which knows its name.
+    pub journal: Arc<Journal>,
     /// What is received from it.
     pub rx: Vec<Arc<QueueCounters>>,
     /// What is sent to it.
@@ -99,6 +101,8 @@ pub struct PortTotals {
     pub rx: Totals,
     /// Sent to it.
     pub tx: Totals,
+    /// What its frontend was refused, and what its guest broke, by reason.
+    pub refused: BTreeMap<&'static str, u64>,
 }
 
 /// All counters at one moment (each of them read a moment after the other).
@@ -116,9 +120,10 @@ impl Snapshot {
     /// Read everything now.
     pub fn take(ports: &[PortCounters], workers: &[Arc<WorkerStats>]) -> Self {
         let port = |port: &PortCounters| PortTotals {
-            name: port.name.clone(),
+            name: port.journal.port().into(),
             rx: Totals::read(&port.rx),
             tx: Totals::read(&port.tx),
+            refused: port.journal.status().refused,
         };
         Snapshot {
             at: Instant::now(),
@@ -134,10 +139,11 @@ impl Snapshot {
     }
 
     /// The object for programs, as text without a line break:
-    /// `{"ports":[{"name","rx_packets","tx_packets","rx_bytes","tx_bytes","drops":{reason:n}}],
-    /// "workers":[{"cpu","packets","cycles_per_packet","cycles_per_packet_p10","best_pps"}]}`.
+    /// `{"ports":[{"name","rx_packets","tx_packets","rx_bytes","tx_bytes","drops":{reason:n},
+    /// "refused":{reason:n}}],"workers":[{"cpu","packets","cycles_per_packet","cycles_per_packet_p10","best_pps"}]}`.
     ///
-    /// `drops` has both directions together and only reasons that occurred; `cpu` is null for
+    /// `drops` has both directions together, `refused` what was wrong with messages and rings,
+    /// and both only reasons that occurred; `cpu` is null for
     /// a worker that is not pinned; the cycles are null without a packet.
     ///
     /// # Errors
@@ -155,6 +161,7 @@ struct PortJson<'a> {
     rx_bytes: u64,
     tx_bytes: u64,
     drops: Drops,
+    refused: &'a BTreeMap<&'static str, u64>,
 }
 
 impl<'a> PortJson<'a> {
@@ -166,6 +173,7 @@ impl<'a> PortJson<'a> {
             rx_bytes: port.rx.bytes,
             tx_bytes: port.tx.bytes,
             drops: port.rx.drops.plus(&port.tx.drops),
+            refused: &port.refused,
         }
     }
 }
@@ -206,6 +214,7 @@ impl Serialize for Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::journal::Event;
 
     /// A port with two queues, and a worker that has moved packets.
     pub(super) fn sources() -> (Vec<PortCounters>, Vec<Arc<WorkerStats>>) {
@@ -219,14 +228,19 @@ mod tests {
             Arc::new(queue)
         };
         let port = PortCounters {
-            name: "vhost:/tmp/vm0.sock".into(),
+            journal: Arc::new(Journal::new("vhost:/tmp/vm0.sock", &Arc::default())),
             rx: vec![
                 queue(100, 6400, &[(Reason::Runt, 3)]),
                 queue(20, 1280, &[(Reason::Runt, 1), (Reason::BadNext, 2)]),
             ],
             tx: vec![queue(7, 700, &[(Reason::NoBuffers, 9), (Reason::Runt, 5)])],
         };
-        let null = PortCounters { name: "null".into(), rx: vec![], tx: vec![queue(1, 60, &[])] };
+        port.journal.tell(Event::refused("SET_VRING_NUM", "ring_size", "no".into()));
+        let null = PortCounters {
+            journal: Arc::new(Journal::new("null", &Arc::default())),
+            rx: vec![],
+            tx: vec![queue(1, 60, &[])],
+        };
         let worker = WorkerStats::new(Some(2), 1e9);
         worker.record(32, 32 * 40);
         worker.record(32, 32 * 51);
@@ -251,9 +265,9 @@ mod tests {
         let expected = concat!(
             r#"{"ports":[{"name":"vhost:/tmp/vm0.sock","rx_packets":120,"tx_packets":7,"#,
             r#""rx_bytes":7680,"tx_bytes":700,"#,
-            r#""drops":{"no_buffers":9,"runt":9,"bad_next":2}},"#,
+            r#""drops":{"no_buffers":9,"runt":9,"bad_next":2},"refused":{"ring_size":1}},"#,
             r#"{"name":"null","rx_packets":0,"tx_packets":1,"rx_bytes":0,"tx_bytes":60,"#,
-            r#""drops":{}}],"#,
+            r#""drops":{},"refused":{}}],"#,
             r#""workers":[{"cpu":2,"packets":64,"cycles_per_packet":45.5,"#,
             r#""cycles_per_packet_p10":40,"best_pps":0},"#,
             r#"{"cpu":null,"packets":0,"cycles_per_packet":null,"#,

@@ -25,6 +25,8 @@ pub const ARP: usize = 28;
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
 /// Ethertype of ARP.
 pub const ETHERTYPE_ARP: u16 = 0x0806;
+/// Ethertype of reverse ARP.
+const ETHERTYPE_RARP: u16 = 0x8035;
 /// Ethertype of IPv6.
 const ETHERTYPE_IPV6: u16 = 0x86DD;
 /// Ethertype for local experiments (IEEE 802, 9.2.3.4): nobody else's packets.
@@ -46,6 +48,24 @@ pub const ECHO_REQUEST: u8 = 8;
 
 /// An Ethernet address.
 pub type Mac = [u8; 6];
+
+/// The shortest Ethernet frame, without FCS.
+const SHORTEST: usize = 60;
+
+/// The broadcast by which a host that has moved makes bridges learn where it is: a reverse ARP
+/// request (RFC 903) from `mac` about itself, padded to the shortest frame.
+pub fn rarp(mac: Mac) -> [u8; SHORTEST] {
+    let mut frame = [0; SHORTEST];
+    frame[..6].fill(0xff);
+    frame[6..12].copy_from_slice(&mac);
+    frame[12..14].copy_from_slice(&ETHERTYPE_RARP.to_be_bytes());
+    // Ethernet, IPv4, lengths of their addresses, request reverse.
+    frame[14..22].copy_from_slice(&[0, 1, 8, 0, 6, 4, 0, 3]);
+    // Sender and target; neither has an IPv4 address yet.
+    frame[22..28].copy_from_slice(&mac);
+    frame[32..38].copy_from_slice(&mac);
+    frame
+}
 
 /// Big-endian 16 bits at `at`.
 #[inline]

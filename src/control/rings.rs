@@ -30,6 +30,18 @@ struct Owner {
     hung: Cell<bool>,
 }
 
+impl Owner {
+    /// Post a command and wait for what the worker sends back.
+    fn ask<T>(&self, command: impl FnOnce(mpsc::Sender<T>) -> Command) -> Option<T> {
+        let (reply, answer) = mpsc::channel();
+        self.inbox.post(command(reply));
+        let limit = if self.hung.get() { HUNG_ANSWER } else { ANSWER };
+        let answer = answer.recv_timeout(limit);
+        self.hung.set(matches!(answer, Err(mpsc::RecvTimeoutError::Timeout)));
+        answer.ok()
+    }
+}
+
 impl PortRings {
     /// `to_guest` is the inbox of the worker that sends to `port`: it gets the guest's receive
     /// rings (even indices); `from_guest` that of the worker that receives from it.
@@ -49,12 +61,13 @@ impl Rings for PortRings {
     }
 
     fn stop(&self, index: u16) -> Result<Box<SplitRing>, RingLost> {
-        let owner = self.owner(index);
-        let (reply, answer) = mpsc::channel();
-        owner.inbox.post(Command::StopRing { port: self.port, index, reply });
-        let limit = if owner.hung.get() { HUNG_ANSWER } else { ANSWER };
-        let answer = answer.recv_timeout(limit);
-        owner.hung.set(matches!(answer, Err(mpsc::RecvTimeoutError::Timeout)));
-        answer.ok().flatten().ok_or(RingLost(index))
+        let stop = |reply| Command::StopRing { port: self.port, index, reply };
+        self.owner(index).ask(stop).flatten().ok_or(RingLost(index))
+    }
+
+    fn inject(&self, frame: Arc<[u8]>) -> Result<(), RingLost> {
+        const SENDS: u16 = 1;
+        let inject = |done| Command::Inject { port: self.port, frame, done };
+        self.owner(SENDS).ask(inject).ok_or(RingLost(SENDS))
     }
 }

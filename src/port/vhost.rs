@@ -19,12 +19,14 @@ const MOST_PAIRS: usize = 128;
 pub struct RxQueue {
     ring: Option<Box<SplitRing>>,
     counters: Arc<QueueCounters>,
+    /// A frame that comes next, as if the guest had sent it.
+    injected: Option<Arc<[u8]>>,
 }
 
 impl RxQueue {
     /// A queue without a ring.
     pub fn new(counters: Arc<QueueCounters>) -> Self {
-        RxQueue { ring: None, counters }
+        RxQueue { ring: None, counters, injected: None }
     }
 
     /// Take a ring over, give the old one back.
@@ -42,11 +44,26 @@ impl RxQueue {
         self.ring.as_deref_mut()
     }
 
+    /// Let `frame` (14 to 65535 bytes) be the next packet, whatever the guest does.
+    pub fn inject(&mut self, frame: Arc<[u8]>) {
+        self.injected = Some(frame);
+    }
+
+    #[cold]
+    fn receive_injected(&mut self, packets: &mut Packets, frame: &Arc<[u8]>) {
+        packets.lend(frame);
+        packets.push_lent(0..frame.len());
+        self.counters.packets.add(1);
+        self.counters.bytes.add(frame.len() as u64);
+    }
+
     /// Take up to `max` packets into `packets`, which is empty. For [`super::RxQueue`], whose
     /// `Burst` borrows this queue until the packets are forgotten.
     #[inline]
     pub(super) fn receive(&mut self, packets: &mut Packets, max: usize) {
-        if let Some(ring) = self.ring.as_deref_mut() {
+        if let Some(frame) = self.injected.take() {
+            self.receive_injected(packets, &frame);
+        } else if let Some(ring) = self.ring.as_deref_mut() {
             // SAFETY: a `Burst` borrows this queue, and so keeps the ring here, until the packets
             // are cleared.
             unsafe { ring.receive(packets, max, &self.counters) };

@@ -5,16 +5,24 @@
 use super::Device;
 use vhost::vhost_user::{VhostUserProtocolFeatures, VhostUserVirtioFeatures};
 use virtio_bindings::virtio_config::{VIRTIO_F_ANY_LAYOUT, VIRTIO_F_IN_ORDER, VIRTIO_F_VERSION_1};
-use virtio_bindings::virtio_net::{VIRTIO_NET_F_CTRL_VQ, VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF};
+use virtio_bindings::virtio_net::{
+    VIRTIO_NET_F_CTRL_VQ, VIRTIO_NET_F_GUEST_ANNOUNCE, VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF,
+    VIRTIO_NET_F_MTU,
+};
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 
 /// `VHOST_USER_F_PROTOCOL_FEATURES`: rings start disabled and are enabled by message.
 pub(super) const PROTOCOL_FEATURES: u64 = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
 
-const NAMES: [(u64, &str); 9] = [
+const NAMES: [(u64, &str); 11] = [
+    // Served by the frontend, who has the configuration space; we do not exceed it.
+    (1 << VIRTIO_NET_F_MTU, "MTU"),
     (1 << VIRTIO_NET_F_MRG_RXBUF, "MRG_RXBUF"),
     // The control queue is the frontend's to serve; its index is never ours.
     (1 << VIRTIO_NET_F_CTRL_VQ, "CTRL_VQ"),
+    // A guest that says itself where it is after a migration; others are spoken for by
+    // SEND_RARP.
+    (1 << VIRTIO_NET_F_GUEST_ANNOUNCE, "GUEST_ANNOUNCE"),
     (1 << VIRTIO_NET_F_MQ, "MQ"),
     (1 << VIRTIO_F_ANY_LAYOUT, "ANY_LAYOUT"),
     (1 << VIRTIO_RING_F_INDIRECT_DESC, "INDIRECT_DESC"),
@@ -33,9 +41,12 @@ pub(super) fn offered(device: &Device) -> u64 {
 /// The vhost-user protocol features, the same for every device.
 pub(super) fn protocol() -> VhostUserProtocolFeatures {
     VhostUserProtocolFeatures::MQ
+        | VhostUserProtocolFeatures::RARP
         | VhostUserProtocolFeatures::REPLY_ACK
+        | VhostUserProtocolFeatures::MTU
         | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
         | VhostUserProtocolFeatures::RESET_DEVICE
+        | VhostUserProtocolFeatures::STATUS
 }
 
 /// The names of offered features, for a log line.
@@ -47,14 +58,18 @@ pub(super) fn names(features: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
     #[test]
     fn the_offer_is_pinned() {
-        let device = |mrg_rxbuf, queues| Device { name: String::new(), queues, mrg_rxbuf };
-        assert_eq!(offered(&device(true, 1)), 0x9_7842_8000);
-        assert_eq!(offered(&device(true, 8)), 0x9_7842_8000);
-        assert_eq!(offered(&device(false, 1)), 0x9_7842_0000);
-        assert_eq!(protocol().bits(), 1 << 0 | 1 << 3 | 1 << 13 | 1 << 15);
+        let device = |mrg_rxbuf, queues| Device { journal: Arc::default(), queues, mrg_rxbuf };
+        assert_eq!(offered(&device(true, 1)), 0x9_7862_8008);
+        assert_eq!(offered(&device(true, 8)), 0x9_7862_8008);
+        assert_eq!(offered(&device(false, 1)), 0x9_7862_0008);
+        assert_eq!(
+            protocol().bits(),
+            1 << 0 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 13 | 1 << 15 | 1 << 16
+        );
     }
 
     #[test]

@@ -9,9 +9,11 @@
 use super::refusal::{Outcome, Refusal};
 use super::vring::{Context, Stopped, Vring};
 use super::{Device, MAX_REGIONS, Rings, features};
+use crate::journal::{Event, RingState};
 use crate::memory::{GuestMemory, RegionSpec};
 use crate::sys::unix;
 use crate::virtio::{RingAddresses, ring};
+use crate::wire::{Mac, rarp};
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -21,6 +23,10 @@ use vhost::vhost_user::message::{
     VhostUserSharedMsg, VhostUserSingleMemoryRegion, VhostUserVringAddrFlags, VhostUserVringState,
 };
 use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
+use virtio_bindings::virtio_config::VIRTIO_CONFIG_S_FEATURES_OK;
+
+/// Least MTU of IPv4 (RFC 791), and of a guest.
+const LEAST_MTU: u16 = 68;
 
 /// The state of one connection.
 pub(super) struct Handler<'a, R> {
@@ -28,13 +34,17 @@ pub(super) struct Handler<'a, R> {
     rings: Vec<Vring>,
     /// Acknowledged protocol features.
     protocol: u64,
+    /// The device status of virtio 1.2, 2.1, as the driver has set it.
+    status: u8,
+    /// The driver wanted features that were not offered.
+    features_refused: bool,
 }
 
 impl<'a, R: Rings> Handler<'a, R> {
     pub fn new(device: &'a Device, workers: &'a R) -> Self {
-        let cx = Context { device, workers, memory: None, features: 0 };
+        let cx = Context { device, workers, memory: None, features: 0, mtu: None };
         let rings = (0..2 * device.queues).map(|index| Vring::new(device, index)).collect();
-        Handler { cx, rings, protocol: 0 }
+        Handler { cx, rings, protocol: 0, status: 0, features_refused: false }
     }
 
     /// Does the frontend know that it can ask for an answer to any message?
@@ -44,11 +54,13 @@ impl<'a, R: Rings> Handler<'a, R> {
 
     /// The connection has ended: give everything back.
     pub fn finish(&mut self) {
-        for mut ring in self.rings.drain(..) {
+        let journal = &self.cx.device.journal;
+        for (index, mut ring) in self.rings.drain(..).enumerate() {
             // One that does not come back does not keep the others from it.
             if let Err(lost) = ring.take_back(&self.cx) {
-                tracing::error!("{}: {lost}", self.cx.device.name);
+                journal.tell(Event::Failure { text: lost.to_string() });
             }
+            journal.ring(index as u16, RingState::default());
         }
         self.cx.memory = None;
     }
@@ -62,21 +74,70 @@ impl<'a, R: Rings> Handler<'a, R> {
         }
     }
 
-    /// Log what went wrong and make it the crate's kind of error: one that `session` survives,
+    /// Tell what went wrong and make it the crate's kind of error: one that `session` survives,
     /// unless a ring is lost.
     fn answer(&self, request: &str, done: Outcome) -> Result<()> {
-        let name = &self.cx.device.name;
+        self.tell_rings();
         match done {
             Ok(()) => Ok(()),
             Err(Refusal::Lost(lost)) => {
-                tracing::error!("{name}: {request}: {lost}");
+                let text = format!("{request}: {lost}");
+                self.cx.device.journal.tell(Event::Failure { text });
                 Err(Error::BackendInternalError)
             }
             Err(refusal) => {
-                tracing::warn!("{name}: {request} refused: {}", refusal.line());
+                self.tell_refused(request, &refusal);
                 Err(Error::ReqHandlerError(io::ErrorKind::InvalidInput.into()))
             }
         }
+    }
+
+    fn tell_refused(&self, request: &str, refusal: &Refusal) {
+        let refused = Event::refused(request, refusal.reason(), refusal.line());
+        self.cx.device.journal.tell(refused);
+    }
+
+    /// Tell the journal how the rings are, which knows what of it is news; before the message is
+    /// answered, so that whoever has the answer can ask what it did.
+    fn tell_rings(&self) {
+        for (index, ring) in self.rings.iter().enumerate() {
+            self.cx.device.journal.ring(index as u16, ring.state());
+        }
+    }
+
+    /// `VHOST_USER_SET_STATUS`. 0 is the driver's reset: its rings stop until they are kicked
+    /// again. They keep their indices, because `GET_VRING_BASE` may come before it or after it.
+    pub fn set_status(&mut self, status: u64) -> Result<()> {
+        let done = u8::try_from(status).map_err(|_| Refusal::Status(status)).and_then(|status| {
+            self.status = status;
+            if status == 0 { self.halt_all() } else { Ok(()) }
+        });
+        self.answer("SET_STATUS", done)
+    }
+
+    /// `VHOST_USER_GET_STATUS`: what was set, but for `FEATURES_OK` after features that were not
+    /// offered.
+    pub fn status(&self) -> u64 {
+        let refused = if self.features_refused { VIRTIO_CONFIG_S_FEATURES_OK as u8 } else { 0 };
+        u64::from(self.status & !refused)
+    }
+
+    /// `VHOST_USER_NET_SET_MTU`.
+    pub fn set_mtu(&mut self, mtu: u64) -> Result<()> {
+        let fits = u16::try_from(mtu).ok().filter(|mtu| *mtu >= LEAST_MTU);
+        let done = fits.ok_or(Refusal::Mtu(mtu)).and_then(|mtu| {
+            self.cx.device.journal.tell(Event::Mtu { mtu });
+            self.take_all_back()?;
+            self.cx.mtu = Some(mtu);
+            self.start_all()
+        });
+        self.answer("NET_SET_MTU", done)
+    }
+
+    /// `VHOST_USER_SEND_RARP`: the guest of this MAC address has moved here, and says so.
+    pub fn send_rarp(&mut self, mac: Mac) -> Result<()> {
+        let done = self.cx.workers.inject(Arc::new(rarp(mac))).map_err(Refusal::from);
+        self.answer("SEND_RARP", done)
     }
 
     fn ring(&mut self, index: u32) -> Outcome<(&mut Vring, &Context<'a, R>)> {
@@ -100,17 +161,21 @@ impl<'a, R: Rings> Handler<'a, R> {
     /// Start every ring that can be; one that cannot does not keep the others from it.
     fn start_all(&mut self) -> Outcome {
         let mut first = Ok(());
-        for (index, ring) in self.rings.iter_mut().enumerate() {
-            if let Err(error) = ring.start(&self.cx) {
+        for index in 0..self.rings.len() {
+            if let Err(error) = self.rings[index].start(&self.cx) {
                 let refusal = Refusal::Start(index as u16, error);
                 if first.is_ok() {
                     first = Err(refusal);
                 } else {
-                    tracing::warn!("{}: {}", self.cx.device.name, refusal.line());
+                    self.tell_refused("restart", &refusal);
                 }
             }
         }
         first
+    }
+
+    fn halt_all(&mut self) -> Outcome {
+        Ok(self.rings.iter_mut().rev().try_for_each(|ring| ring.halt(&self.cx).map(drop))?)
     }
 
     fn reset_all(&mut self) -> Outcome {
@@ -122,8 +187,8 @@ impl<'a, R: Rings> Handler<'a, R> {
         self.take_all_back()?;
         self.cx.memory = None;
         let memory = self.cx.memory.insert(memory?);
-        let (regions, mib) = (memory.regions(), memory.size() >> 20);
-        tracing::info!("{}: memory: {mib} MiB, {regions} region(s)", self.cx.device.name);
+        let (regions, bytes) = (memory.regions(), memory.size());
+        self.cx.device.journal.tell(Event::Memory { bytes, regions });
         self.start_all()
     }
 
@@ -144,11 +209,12 @@ impl<'a, R: Rings> Handler<'a, R> {
 
     fn change_features(&mut self, features: u64) -> Outcome {
         let unknown = features & !features::offered(self.cx.device);
+        self.features_refused = unknown != 0;
         if unknown != 0 {
             return Err(Refusal::Features(unknown));
         }
-        let (name, names) = (&self.cx.device.name, features::names(features));
-        tracing::info!("{name}: features {features:#x}: {names}");
+        let names = features::names(features);
+        self.cx.device.journal.tell(Event::Features { features, names });
         self.take_all_back()?;
         self.cx.features = features;
         self.start_all()
@@ -304,12 +370,13 @@ impl<R: Rings> VhostUserBackendReqHandlerMut for Handler<'_, R> {
 
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         let halted = self.ring(index).and_then(|(ring, cx)| Ok(ring.halt(cx)?));
+        self.tell_rings();
         match halted {
             Ok(base) => Ok(VhostUserVringState::new(index, base.into())),
             // There is no answer that says no: the connection ends.
             Err(refusal) => {
-                let _ = self.answer("GET_VRING_BASE", Err(refusal));
-                Err(Error::InvalidParam)
+                self.tell_refused("GET_VRING_BASE", &refusal);
+                Err(Error::BackendInternalError)
             }
         }
     }

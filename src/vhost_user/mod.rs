@@ -14,8 +14,10 @@ mod session;
 mod tests;
 mod vring;
 
+use crate::journal::Journal;
 use crate::virtio::SplitRing;
 pub use session::run_session;
+use std::sync::Arc;
 
 /// Most queue pairs of a port: messages that carry a ring's fd have 8 bits for its index.
 pub const MAX_QUEUES: u16 = 128;
@@ -26,18 +28,18 @@ pub const MAX_REGIONS: usize = 509;
 /// reconnects must find what it negotiated before.
 #[derive(Debug, Clone)]
 pub struct Device {
-    /// The port's name in log lines.
-    pub name: String,
+    /// Where it is told what happens.
+    pub journal: Arc<Journal>,
     /// Queue pairs: 1 to [`MAX_QUEUES`].
     pub queues: u16,
     /// Offer mergeable receive buffers.
     pub mrg_rxbuf: bool,
 }
 
-/// A running ring did not come back: its worker hangs or has ended. A bug, or the end of the
-/// process; in either case the end of the session.
+/// What a ring's worker was asked for did not come: it hangs or has ended. A bug, or the end of
+/// the process; in either case the end of the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a worker did not give ring {0} back")]
+#[error("the worker of ring {0} does not answer")]
 pub struct RingLost(pub u16);
 
 /// Who runs the rings of a port: the control plane's view of the workers.
@@ -51,4 +53,9 @@ pub trait Rings {
     /// # Errors
     /// It did not come.
     fn stop(&self, index: u16) -> Result<Box<SplitRing>, RingLost>;
+    /// Let `frame` be the next packet that is received from the port.
+    ///
+    /// # Errors
+    /// The worker did not answer.
+    fn inject(&self, frame: Arc<[u8]>) -> Result<(), RingLost>;
 }

@@ -22,6 +22,10 @@ pub(super) enum Refusal {
     Size(u32),
     #[error("{0} is not an index of a split ring")]
     Base(u32),
+    #[error("{0} is no MTU (68 to 65535)")]
+    Mtu(u64),
+    #[error("{0:#x} is no device status, which has 8 bits")]
+    Status(u64),
     #[error("the fd cannot be made non-blocking")]
     Fd(#[source] io::Error),
     #[error("ring {0} cannot start")]
@@ -41,6 +45,26 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
+    /// What it is counted as.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Refusal::Features(_) => "features",
+            Refusal::NoRing(_) => "no_ring",
+            Refusal::Size(_) | Refusal::Start(_, StartError::Size(_)) => "ring_size",
+            Refusal::Base(_) => "ring_base",
+            Refusal::Mtu(_) => "mtu",
+            Refusal::Status(_) => "status",
+            Refusal::Fd(_) => "fd",
+            Refusal::Start(..) => "ring_address",
+            Refusal::Memory(error) => error.reason(),
+            Refusal::Table => "memory_table",
+            Refusal::NoSlot => "memory_slots",
+            Refusal::NoRegion => "memory_region",
+            Refusal::Unsupported => "not_offered",
+            Refusal::Lost(_) => "ring_lost",
+        }
+    }
+
     /// The refusal and its causes in one line.
     pub fn line(&self) -> String {
         std::iter::successors(self.source(), |e| (*e).source())

@@ -7,6 +7,7 @@
 
 use super::handler::Handler;
 use super::{Device, Rings};
+use crate::journal::Event;
 use crate::sys::unix;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -20,71 +21,93 @@ const HEADER: usize = 12;
 
 /// Serve the frontend behind `stream` (which is blocking) until it goes away.
 pub fn run_session<R: Rings>(stream: &UnixStream, device: &Device, workers: &R) {
-    let name = &device.name;
-    tracing::info!("{name}: frontend connected");
+    let journal = &device.journal;
+    journal.tell(Event::Connected);
     let handler = Arc::new(Mutex::new(Handler::new(device, workers)));
-    let end = serve(stream, &handler);
+    let (request, end) = serve(stream, &handler);
     lock(&handler).finish();
-    match end {
-        Error::Disconnected => tracing::info!("{name}: frontend disconnected"),
-        error => tracing::warn!("{name}: connection closed: {error}"),
-    }
+    let why = match end {
+        Error::Disconnected => None,
+        // The handler has told.
+        Error::BackendInternalError => Some("what was refused has no answer that says so".into()),
+        error => {
+            let request = request.map_or("a message".into(), |request| format!("{request:?}"));
+            journal.tell(Event::refused(request, "bad_message", error.to_string()));
+            Some(error.to_string())
+        }
+    };
+    journal.tell(Event::Disconnected { why });
 }
 
-/// Handle messages until one of them ends the connection.
-fn serve<R: Rings>(stream: &UnixStream, handler: &Arc<Mutex<Handler<R>>>) -> Error {
+/// Handle messages until one of them ends the connection: which, and how.
+fn serve<R: Rings>(
+    stream: &UnixStream,
+    handler: &Arc<Mutex<Handler<R>>>,
+) -> (Option<FrontendReq>, Error) {
     let mut messages = match stream.try_clone() {
         Ok(socket) => BackendReqHandler::from_stream(socket, Arc::clone(handler)),
-        Err(error) => return Error::SocketError(error),
+        Err(error) => return (None, Error::SocketError(error)),
     };
     loop {
         // What comes next must be known before the crate handles it: for what it refuses
         // although we accept it.
         let next = Next::peek(stream);
         let done = match &next {
-            Some(next) if next.request == FrontendReq::SET_VRING_ENABLE => {
-                set_vring_enable(stream, next, &mut lock(handler))
-            }
+            Some(next) if next.is_ours() => handle(stream, next, &mut lock(handler)),
             _ => messages.handle_request(),
         };
+        let request = next.map(|next| next.request);
         match done {
-            // The handler has logged what it refused, and it was answered.
+            // The handler has told what it refused, and it was answered.
             Ok(()) | Err(Error::ReqHandlerError(_)) => {}
             // The crate answers a malformed table, or one without fds, by itself; the rings
             // must not go on in the old one.
-            Err(Error::InvalidMessage) if next.is_some_and(|next| next.is_table()) => {
+            Err(Error::InvalidMessage) if request == Some(FrontendReq::SET_MEM_TABLE) => {
                 if let Err(error) = lock(handler).refuse_table() {
-                    return error;
+                    return (request, error);
                 }
             }
-            Err(error) => return error,
+            Err(error) => return (request, error),
         }
     }
 }
 
-/// The crate closes the connection if this comes before `SET_FEATURES`, where QEMU sends it
-/// first.
-fn set_vring_enable<R: Rings>(
-    mut stream: &UnixStream,
-    next: &Next,
-    handler: &mut Handler<R>,
-) -> Result<()> {
-    let mut message = [0; HEADER + 8];
-    if next.size != 8 {
-        return Err(Error::InvalidMessage);
-    }
-    stream.read_exact(&mut message).map_err(Error::SocketBroken)?;
-    let enable = match word(&message, HEADER + 4) {
-        0 => false,
-        1 => true,
-        _ => return Err(Error::InvalidParam),
+/// Bytes of the body of most messages: a 64-bit number, or two of 32 bits.
+const BODY: usize = 8;
+
+/// Handle a message that the crate would end the connection for.
+fn handle<R: Rings>(mut stream: &UnixStream, next: &Next, handler: &mut Handler<R>) -> Result<()> {
+    let mut message = [0; HEADER + BODY];
+    let message = &mut message[..HEADER + next.size as usize];
+    // Fds that came with it are closed by the system, because nobody takes them.
+    stream.read_exact(message).map_err(Error::SocketBroken)?;
+    let mut body = [0; BODY];
+    body[..message.len() - HEADER].copy_from_slice(&message[HEADER..]);
+    let value = u64::from_ne_bytes(body);
+    let done = match next.request {
+        // Refused by the crate before `SET_FEATURES`, where QEMU sends it first.
+        FrontendReq::SET_VRING_ENABLE => match word(&body, 4) {
+            num @ (0 | 1) => handler.set_vring_enable(word(&body, 0), num == 1),
+            _ => return Err(Error::InvalidParam),
+        },
+        FrontendReq::SEND_RARP => {
+            let [mac @ .., _, _] = body;
+            handler.send_rarp(mac)
+        }
+        FrontendReq::NET_SET_MTU => handler.set_mtu(value),
+        FrontendReq::SET_STATUS => handler.set_status(value),
+        FrontendReq::GET_STATUS => return reply(stream, next, handler.status()),
+        // An fd to signal when a page was logged, which nobody waits for any more.
+        _ => Ok(()),
     };
-    let done = handler.set_vring_enable(word(&message, HEADER), enable);
     if next.need_reply && handler.answers() {
-        let answer = next.answer(u64::from(done.is_err()));
-        stream.write_all(&answer).map_err(Error::SocketBroken)?;
+        reply(stream, next, u64::from(done.is_err()))?;
     }
     done
+}
+
+fn reply(mut stream: &UnixStream, next: &Next, value: u64) -> Result<()> {
+    stream.write_all(&next.answer(value)).map_err(Error::SocketBroken)
 }
 
 /// The header of the message that comes next.
@@ -112,8 +135,17 @@ impl Next {
         Some(Next { request, need_reply, size })
     }
 
-    fn is_table(&self) -> bool {
-        self.request == FrontendReq::SET_MEM_TABLE
+    /// Is it one that the crate does not handle, or not always, and of a size that it can have?
+    fn is_ours(&self) -> bool {
+        match self.request {
+            FrontendReq::SET_VRING_ENABLE
+            | FrontendReq::SEND_RARP
+            | FrontendReq::NET_SET_MTU
+            | FrontendReq::SET_STATUS => self.size as usize == BODY,
+            FrontendReq::GET_STATUS => self.size == 0,
+            FrontendReq::SET_LOG_FD => self.size == 0 || self.size as usize == BODY,
+            _ => false,
+        }
     }
 
     /// A whole message that answers this one with a number.

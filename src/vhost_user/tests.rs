@@ -1,6 +1,9 @@
 //! A connection driven message by message, its rings run by nobody.
 
+mod orders;
+
 use super::{Device, RingLost, Rings, run_session};
+use crate::journal::Journal;
 use crate::virtio::SplitRing;
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -19,6 +22,7 @@ use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
 const PROTOCOL: u64 = 1 << 30;
 const VERSION_1: u64 = 1 << 32;
+const MTU: u64 = 1 << 3;
 const RING: u16 = 256;
 const USER: u64 = 0x7f00_0000_0000;
 const MIB: u64 = 1 << 20;
@@ -58,6 +62,11 @@ impl Rings for Held {
         self.note(format!("stop {index}"));
         self.running.lock().unwrap().remove(&index).ok_or(RingLost(index))
     }
+
+    fn inject(&self, frame: Arc<[u8]>) -> Result<(), RingLost> {
+        self.note(format!("inject {frame:02x?}"));
+        Ok(())
+    }
 }
 
 /// A frontend and the session that serves it.
@@ -65,6 +74,7 @@ struct Guest {
     frontend: Frontend,
     raw: UnixStream,
     rings: Arc<Held>,
+    journal: Arc<Journal>,
     session: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -75,13 +85,15 @@ impl Guest {
         raw.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let rings = Arc::new(Held::default());
         let held = Arc::clone(&rings);
+        let journal = Arc::new(Journal::new("test", &Arc::default()));
+        let told = Arc::clone(&journal);
         let session = std::thread::spawn(move || {
-            let device = Device { name: "test".into(), queues, mrg_rxbuf: true };
+            let device = Device { journal: told, queues, mrg_rxbuf: true };
             run_session(&theirs, &device, &*held);
         });
         let frontend = Frontend::from_stream(ours, 256);
         frontend.set_owner().unwrap();
-        Guest { frontend, raw, rings, session: Some(session) }
+        Guest { frontend, raw, rings, journal, session: Some(session) }
     }
 
     /// Negotiated, every message answered.
@@ -236,7 +248,7 @@ fn a_ring_that_lies_is_named_in_the_log_whatever_it_went_through() {
             assert_eq!(running.get_mut(&1).unwrap().room(), 0);
         });
         assert!(
-            line.contains("WARN") && line.contains("test: ring 1: stopped: avail.idx"),
+            line.contains("WARN") && line.contains("test: ring 1 stopped: avail.idx"),
             "{line}"
         );
         guest.frontend.reset_device().unwrap();

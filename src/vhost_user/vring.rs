@@ -4,6 +4,7 @@
 //! every stop and start. Used by `handler`.
 
 use super::{Device, RingLost, Rings, features};
+use crate::journal::{Journal, RingState};
 use crate::memory::GuestMemory;
 use crate::virtio::{RingSetup, SplitRing, StartError};
 use std::sync::Arc;
@@ -16,6 +17,8 @@ pub(super) struct Context<'a, R> {
     pub memory: Option<Arc<GuestMemory>>,
     /// Acknowledged virtio features.
     pub features: u64,
+    /// Set by `NET_SET_MTU`.
+    pub mtu: Option<u16>,
 }
 
 /// A ring that no worker has.
@@ -27,27 +30,35 @@ pub(super) struct Stopped {
 
 impl Stopped {
     /// Nothing is known of it but its name.
-    fn new(label: &Arc<str>) -> Self {
-        let setup = RingSetup { label: Arc::clone(label), ..RingSetup::default() };
+    fn new(journal: &Arc<Journal>, index: u16) -> Self {
+        let setup = RingSetup { journal: Arc::clone(journal), index, ..RingSetup::default() };
         Stopped { setup, kicked: false }
     }
 }
 
 pub(super) struct Vring {
     index: u16,
-    /// The port's name and ours, for log lines.
-    label: Arc<str>,
     /// `None` while a worker runs the ring. Only a kicked ring runs.
     stopped: Option<Stopped>,
-    /// Its start was logged; restarts are not news.
-    announced: bool,
+    /// How it was when it was last started.
+    started: RingState,
 }
 
 impl Vring {
     pub fn new(device: &Device, index: u16) -> Self {
-        let label = format!("{}: ring {index}", device.name).into();
-        let stopped = Some(Stopped::new(&label));
-        Vring { index, label, stopped, announced: false }
+        let stopped = Some(Stopped::new(&device.journal, index));
+        Vring { index, stopped, started: RingState::default() }
+    }
+
+    /// What the journal should know of it.
+    pub fn state(&self) -> RingState {
+        match &self.stopped {
+            Some(ring) => {
+                let (enabled, entries) = (ring.setup.enabled, ring.setup.size);
+                RingState { enabled, entries, ..RingState::default() }
+            }
+            None => self.started,
+        }
     }
 
     /// The ring, which no worker runs from now on.
@@ -58,7 +69,7 @@ impl Vring {
                 Ok(ring) => Stopped { setup: ring.stop(), kicked: true },
                 Err(lost) => {
                     // Never ask for it again.
-                    self.stopped = Some(Stopped::new(&self.label));
+                    self.stopped = Some(Stopped::new(&cx.device.journal, self.index));
                     return Err(lost);
                 }
             },
@@ -68,7 +79,6 @@ impl Vring {
 
     /// The ring stops and forgets its kick. Returns the index of the next chain to take.
     pub fn halt<R: Rings>(&mut self, cx: &Context<R>) -> Result<u16, RingLost> {
-        self.announced = false;
         let ring = self.take_back(cx)?;
         ring.kicked = false;
         ring.setup.kick = None;
@@ -77,8 +87,7 @@ impl Vring {
 
     /// The ring stops and forgets everything.
     pub fn reset<R: Rings>(&mut self, cx: &Context<R>) -> Result<(), RingLost> {
-        self.announced = false;
-        let fresh = Stopped::new(&self.label);
+        let fresh = Stopped::new(&cx.device.journal, self.index);
         *self.take_back(cx)? = fresh;
         Ok(())
     }
@@ -95,9 +104,12 @@ impl Vring {
         };
         // Without the feature there is no message to enable a ring with.
         ring.setup.enabled |= cx.features & features::PROTOCOL_FEATURES == 0;
+        ring.setup.mtu = cx.mtu;
         match SplitRing::start(ring.setup, Arc::clone(memory), cx.features) {
             Ok(started) => {
-                self.announce(&started);
+                let (enabled, entries) = (started.enabled(), started.size());
+                self.started = RingState { running: true, enabled, entries, broken: false };
+                cx.device.journal.mended(self.index);
                 cx.workers.start(self.index, Box::new(started));
                 Ok(())
             }
@@ -106,17 +118,6 @@ impl Vring {
                 Err(error)
             }
         }
-    }
-
-    fn announce(&mut self, ring: &SplitRing) {
-        let (label, size) = (&self.label, ring.size());
-        let enabled = if ring.enabled() { ", enabled" } else { "" };
-        if self.announced {
-            tracing::debug!("{label} started again, {size} entries{enabled}");
-        } else {
-            tracing::info!("{label} started, {size} entries{enabled}");
-        }
-        self.announced = true;
     }
 }
 

@@ -10,7 +10,7 @@ use super::net::{HEADER, LEGACY_HEADER};
 use super::ring::{MOST_TAKEN, SplitRing};
 use crate::arch;
 use crate::counters::{QueueCounters, Reason};
-use crate::packet::{BURST, Packets, SEGMENTS, Segment};
+use crate::packet::{BURST, MAX_PACKET, Packets, SEGMENTS, Segment};
 use arrayvec::ArrayVec;
 
 impl SplitRing {
@@ -19,6 +19,12 @@ impl SplitRing {
     #[inline]
     pub fn send(&mut self, packets: &Packets, which: &[u8], counters: &QueueCounters) {
         debug_assert!(self.taken.is_empty());
+        let mut fitting = ArrayVec::new_const();
+        let which = if self.longest < MAX_PACKET {
+            self.keep_to_mtu(packets, which, counters, &mut fitting)
+        } else {
+            which
+        };
         let before = self.next_used;
         let delivered = if self.header_len == HEADER {
             self.send_burst::<HEADER>(packets, which, counters)
@@ -30,6 +36,23 @@ impl SplitRing {
         if self.next_used != before {
             self.device.publish_used_idx(self.next_used);
         }
+    }
+
+    /// Those of `which` that the guest's MTU allows.
+    fn keep_to_mtu<'w>(
+        &self,
+        packets: &Packets,
+        which: &'w [u8],
+        counters: &QueueCounters,
+        fitting: &'w mut ArrayVec<u8, BURST>,
+    ) -> &'w [u8] {
+        let fits = |i: &u8| packets.packet_len(*i as usize) <= self.longest;
+        fitting.extend(which.iter().copied().filter(fits));
+        let longer = which.len() - fitting.len();
+        if longer > 0 {
+            counters.lost(Reason::Mtu, longer as u64);
+        }
+        fitting
     }
 
     fn send_burst<const H: usize>(

@@ -7,15 +7,18 @@
 //! packets is in `dequeue` and `enqueue`.
 
 use crate::arch::Word16;
+use crate::journal::Journal;
 use crate::memory::{GuestMemory, Window};
+use crate::packet::MAX_PACKET;
 use crate::virtio::net;
 use crate::virtio::order::{Device, RingWords};
+use crate::wire;
 use arrayvec::ArrayVec;
 use std::fs::File;
 use std::io::Write;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use virtio_bindings::virtio_net::VIRTIO_NET_F_MRG_RXBUF;
+use virtio_bindings::virtio_net::{VIRTIO_NET_F_MRG_RXBUF, VIRTIO_NET_F_MTU};
 use virtio_bindings::virtio_ring::VIRTIO_RING_F_EVENT_IDX;
 
 /// Largest ring (virtio 1.2, 2.7).
@@ -50,8 +53,12 @@ pub struct RingSetup {
     pub err: Option<File>,
     /// Enabled rings move packets; a started but disabled one is drained or left alone.
     pub enabled: bool,
-    /// Which ring this is, for log lines: port and number.
-    pub label: Arc<str>,
+    /// Bytes of a packet without its Ethernet header that the guest can take, if it was told.
+    pub mtu: Option<u16>,
+    /// Where it is told that the ring breaks.
+    pub journal: Arc<Journal>,
+    /// Index of the virtqueue, to be named there.
+    pub index: u16,
 }
 
 /// Why a ring could not be started.
@@ -92,6 +99,8 @@ pub struct SplitRing {
     pub(super) header_len: usize,
     /// Packets may take several chains (`VIRTIO_NET_F_MRG_RXBUF`).
     pub(super) mergeable: bool,
+    /// Bytes of the longest frame that the guest may be sent.
+    pub(super) longest: usize,
     /// Chains taken and not yet given back, in the order they were taken.
     pub(super) taken: ArrayVec<u16, MOST_TAKEN>,
     pub(super) memory: Arc<GuestMemory>,
@@ -141,6 +150,11 @@ impl SplitRing {
             window: Window::EMPTY,
             header_len: net::header_len(features),
             mergeable: has(VIRTIO_NET_F_MRG_RXBUF),
+            longest: match setup.mtu {
+                // The header of the layer below has a tag or none (virtio 1.2, 5.1.4.1).
+                Some(mtu) if has(VIRTIO_NET_F_MTU) => mtu as usize + wire::ETHERNET + wire::VLAN,
+                _ => MAX_PACKET,
+            },
             taken: ArrayVec::new(),
             memory,
             broken: false,
@@ -168,6 +182,11 @@ impl SplitRing {
     #[inline]
     pub fn enabled(&self) -> bool {
         self.setup.enabled
+    }
+
+    /// Where it is told what happens to the port.
+    pub fn journal(&self) -> &Journal {
+        &self.setup.journal
     }
 
     /// Where the guest kicks, if it can.
@@ -221,7 +240,7 @@ impl SplitRing {
     pub(super) fn fail(&mut self, what: std::fmt::Arguments) {
         if !self.broken {
             self.broken = true;
-            tracing::warn!("{}: stopped: {what}", self.setup.label);
+            self.setup.journal.broken(self.setup.index, what.to_string());
             signal(self.setup.err.as_ref());
         }
     }

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 /// What the control plane asks of a worker.
@@ -34,6 +34,16 @@ pub enum Command {
         index: u16,
         /// Where to; `None` if there is none.
         reply: mpsc::Sender<Option<Box<SplitRing>>>,
+    },
+    /// Let a frame be the next packet that is received from a port.
+    Inject {
+        /// From which port.
+        port: PortId,
+        /// The frame.
+        frame: Arc<[u8]>,
+        /// Told when it is done, so that a flood of these waits for the worker, and not the
+        /// worker for the flood.
+        done: mpsc::Sender<()>,
     },
     /// End.
     Quit,
@@ -133,7 +143,6 @@ fn refuse(command: Command) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
     use std::time::Duration;
 
     fn stop(index: u16) -> Command {

@@ -8,6 +8,7 @@
 use super::Inbox;
 use super::turn::{Receiver, ring_of};
 use crate::forward::PortId;
+use crate::journal::Event;
 use crate::port::{TxQueue, vhost};
 use crate::sys;
 use crate::virtio::SplitRing;
@@ -71,7 +72,8 @@ impl Sleeper {
         let events = epoll::Events::EPOLLIN | epoll::Events::EPOLLET;
         let added = ring.kick().map(|kick| add(&self.epoll, kick.as_raw_fd(), token, events));
         if let Some(Err(error)) = added {
-            tracing::warn!("port {port}: cannot wait for kicks of ring {index}, polling: {error}");
+            let text = format!("cannot wait for kicks of ring {index}, polling: {error}");
+            ring.journal().tell(Event::Note { text });
             ring.drop_kick();
         }
     }

@@ -182,6 +182,12 @@ impl Worker {
                 // An error means that the session has given up waiting.
                 let _ = reply.send(ring);
             }
+            Command::Inject { port, frame, done } => {
+                if let Some(queue) = self.receiver(port, 0).and_then(|r| r.queue.vhost()) {
+                    queue.inject(frame);
+                }
+                let _ = done.send(());
+            }
             Command::Quit => return false,
         }
         true

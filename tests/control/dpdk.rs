@@ -4,7 +4,7 @@
 use super::among_others;
 use super::common::require;
 use super::common::testpmd::{Args, TOOL, Testpmd};
-use super::guest::{Held, spec, wait};
+use super::guest::{Held, journal, spec, wait};
 use ringbridge::config::VhostSpec;
 use ringbridge::control::VhostPort;
 use std::path::Path;
@@ -23,7 +23,7 @@ fn rings_start_and_end(queues: u16, by_force: bool) {
     let path = dir.path().join("s");
     let held = Held::default();
     let spec = VhostSpec { queues, ..spec(&path) };
-    let port = VhostPort::open("p", &spec, held.clone()).unwrap();
+    let port = VhostPort::open(&journal(), &spec, held.clone()).unwrap();
     let Some(guest) = testpmd(&path, queues, 0) else { return };
     let all: Vec<_> = (0..2 * queues).map(|index| (index, true)).collect();
     wait("all rings enabled", || held.rings() == all);
@@ -55,7 +55,7 @@ fn a_backend_that_comes_back_to_a_listening_frontend() {
     let open = || {
         let held = Held::default();
         let spec = VhostSpec { client: true, ..spec(&path) };
-        (VhostPort::open("p", &spec, held.clone()).unwrap(), held)
+        (VhostPort::open(&journal(), &spec, held.clone()).unwrap(), held)
     };
     // A guest that listens is not ready before its first backend has come.
     let mut backend = open();

@@ -6,7 +6,7 @@ mod dpdk;
 mod guest;
 mod sockets;
 
-use guest::{Held, negotiate, share_memory, spec, start_rings, wait};
+use guest::{Held, journal, negotiate, share_memory, spec, start_rings, wait};
 use ringbridge::control::{PortRings, VhostPort};
 use ringbridge::worker::{Command, Inbox};
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ fn frontends_come_and_go_and_leave_nothing() {
     let path = dir.path().join("s");
     let before = open_fds();
     let held = Held::default();
-    let port = VhostPort::open("p", &spec(&path), held.clone()).unwrap();
+    let port = VhostPort::open(&journal(), &spec(&path), held.clone()).unwrap();
     let connected = open_fds();
     for i in 0..200 {
         let mut frontend = negotiate(UnixStream::connect(&path).unwrap());
@@ -69,7 +69,7 @@ fn a_connecting_port_comes_back_whenever_the_listener_does() {
     let before = open_fds();
     let held = Held::default();
     let client = ringbridge::config::VhostSpec { client: true, ..spec(&path) };
-    let port = VhostPort::open("p", &client, held.clone()).unwrap();
+    let port = VhostPort::open(&journal(), &client, held.clone()).unwrap();
     let connecting = open_fds();
     std::thread::sleep(Duration::from_millis(250));
     for _ in 0..4 {
@@ -107,7 +107,7 @@ fn a_second_frontend_waits_for_the_first_to_go() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let held = Held::default();
-    let port = VhostPort::open("p", &spec(&path), held.clone()).unwrap();
+    let port = VhostPort::open(&journal(), &spec(&path), held.clone()).unwrap();
     let mut first = negotiate(UnixStream::connect(&path).unwrap());
     start_rings(&mut first);
     let second = UnixStream::connect(&path).unwrap();
@@ -132,7 +132,7 @@ fn stop_ends_a_port_whatever_it_waits_for() {
     let held = Held::default();
     let open = |name, client| {
         let spec = ringbridge::config::VhostSpec { client, ..spec(&path(name)) };
-        VhostPort::open(name, &spec, held.clone()).unwrap()
+        VhostPort::open(&journal(), &spec, held.clone()).unwrap()
     };
     let ports = [open("idle", false), open("busy", false), open("half", false), open("no", true)];
     let mut busy = negotiate(UnixStream::connect(path("busy")).unwrap());
@@ -154,7 +154,7 @@ fn out_of_fds_is_survived() {
     let _guard = alone();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let port = VhostPort::open("p", &spec(&path), Held::default()).unwrap();
+    let port = VhostPort::open(&journal(), &spec(&path), Held::default()).unwrap();
     let old = limit_fds(256);
     let mut hoard = Vec::new();
     while let Ok(file) = std::fs::File::open("/dev/null") {
@@ -197,6 +197,10 @@ fn keep_rings(inbox: &Inbox, parity: u16) {
                     assert_eq!((port, index % 2), (7, parity));
                     reply.send(rings.remove(&index)).unwrap();
                 }
+                Command::Inject { port, done, .. } => {
+                    assert_eq!((port, parity), (7, 1));
+                    done.send(()).unwrap();
+                }
                 Command::Quit => {
                     inbox.close();
                     return;
@@ -213,7 +217,7 @@ fn a_flood_of_messages_does_not_fill_an_inbox() {
     let path = dir.path().join("s");
     let inboxes = [0, 1].map(|_| Arc::new(Inbox::new().unwrap()));
     let rings = PortRings::new(7, Arc::clone(&inboxes[0]), Arc::clone(&inboxes[1]));
-    let port = VhostPort::open("p", &spec(&path), rings).unwrap();
+    let port = VhostPort::open(&journal(), &spec(&path), rings).unwrap();
     let raw = UnixStream::connect(&path).unwrap();
     let mut frontend = negotiate(raw.try_clone().unwrap());
     let started = AtomicBool::new(false);
@@ -267,7 +271,7 @@ fn rings_go_to_their_workers_and_come_back() {
         std::thread::spawn(move || keep_rings(&inbox, parity))
     });
     let rings = PortRings::new(7, Arc::clone(&inboxes[0]), Arc::clone(&inboxes[1]));
-    let port = VhostPort::open("p", &spec(&path), rings).unwrap();
+    let port = VhostPort::open(&journal(), &spec(&path), rings).unwrap();
     for _ in 0..3 {
         let mut frontend = negotiate(UnixStream::connect(&path).unwrap());
         start_rings(&mut frontend);

@@ -1,7 +1,7 @@
 //! The socket file: made, replaced, refused, removed.
 
 use super::among_others;
-use super::guest::{Held, negotiate, spec, wait};
+use super::guest::{Held, journal, negotiate, spec, wait};
 use ringbridge::config::VhostSpec;
 use ringbridge::control::{OpenError, VhostPort};
 use ringbridge::sys::socket_file::SocketFileError;
@@ -11,7 +11,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 fn open(spec: &VhostSpec) -> Result<VhostPort, OpenError> {
-    VhostPort::open("p", spec, Held::default())
+    VhostPort::open(&journal(), spec, Held::default())
 }
 
 #[test]
