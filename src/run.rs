@@ -239,6 +239,9 @@ fn spawn(worker: Worker) -> Result<Running, RunError> {
 pub fn run(config: &RunConfig) -> Result<(), RunError> {
     // Before any thread is made, so that all of them leave the signals to this one.
     let signals = Termination::catch().map_err(|e| RunError::System("block signals", e))?;
+    if let Err(error) = sys::raise_file_limit() {
+        tracing::warn!("cannot raise the limit of open files, so many guests may not fit: {error}");
+    }
     let bridge = Bridge::start(config)?;
     let first = bridge.snapshot();
     let end = config.duration.map(|duration| first.at + duration);

@@ -1,5 +1,5 @@
 //! The few things of the system that no crate in use wraps well: CPU affinity, termination by
-//! signal, an owned epoll fd, a memfd, a stdout that may be closed, the rate of the cycle counter.
+//! signal, the limit of open files, an owned epoll fd, a memfd, a stdout that may be closed, the rate of the cycle counter.
 //!
 //! Promises: safe functions with checked results. Never keeps state. Sockets are in [`unix`],
 //! their files in [`socket_file`].
@@ -47,6 +47,23 @@ pub fn allowed_cpus() -> io::Result<Vec<usize>> {
     }
     // SAFETY: every index is below CPU_SETSIZE.
     Ok((0..libc::CPU_SETSIZE as usize).filter(|&c| unsafe { libc::CPU_ISSET(c, &set) }).collect())
+}
+
+/// Allow as many open files as the system would: a guest of many queues and regions has more than
+/// the usual limit, which is for programs that use `select`.
+///
+/// # Errors
+/// The operating system's; the limit is as it was then.
+pub fn raise_file_limit() -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is writable, and outlives both calls.
+    let done = unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 && {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) == 0
+        }
+    };
+    if done { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// A new epoll instance, owned.

@@ -6,7 +6,7 @@
 //! never what is in a ring. Used by [`Guest`](super::Guest) and by tests that attack backends.
 
 use super::driver::RingArea;
-use super::ram::Ram;
+use super::ram::{Ram, Region};
 use crate::sys::socket_file::{SocketFile, SocketFileError, check_path};
 use crate::sys::unix;
 use std::io::{self, ErrorKind};
@@ -181,7 +181,8 @@ pub struct Session {
 
 impl Session {
     /// Negotiate on a connected socket: `SET_OWNER`, `GET_FEATURES`, GET and `SET_PROTOCOL_FEATURES`
-    /// (MQ and `REPLY_ACK` where offered), `GET_QUEUE_NUM` for several queue pairs. `SET_FEATURES`
+    /// (MQ, `REPLY_ACK` and
+    /// `CONFIGURE_MEM_SLOTS` where offered), `GET_QUEUE_NUM` for several queue pairs. `SET_FEATURES`
     /// follows with [`Session::begin`].
     ///
     /// # Errors
@@ -216,7 +217,9 @@ impl Session {
         if !self.enables {
             return Ok(VhostUserProtocolFeatures::empty());
         }
-        let ours = VhostUserProtocolFeatures::MQ | VhostUserProtocolFeatures::REPLY_ACK;
+        let ours = VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS;
         let both =
             ours & self.ask("GET_PROTOCOL_FEATURES", VhostUserFrontend::get_protocol_features)?;
         self.ask("SET_PROTOCOL_FEATURES", |f| f.set_protocol_features(both))?;
@@ -284,18 +287,24 @@ impl Session {
     /// # Errors
     /// The backend refused it.
     pub fn send_memory(&mut self, ram: &Ram) -> Result<(), SessionError> {
-        let regions: Vec<_> = ram
-            .regions()
-            .iter()
-            .map(|r| VhostUserMemoryRegionInfo {
-                guest_phys_addr: r.guest,
-                memory_size: r.size as u64,
-                userspace_addr: r.user,
-                mmap_offset: 0,
-                mmap_handle: r.file.as_raw_fd(),
-            })
-            .collect();
+        let regions: Vec<_> = ram.regions().iter().map(described).collect();
         self.ask("SET_MEM_TABLE", |f| f.set_mem_table(&regions)).map(|_| ())
+    }
+
+    /// `ADD_MEM_REG`: memory is plugged in, at any time.
+    ///
+    /// # Errors
+    /// The backend refused it, or does not know it.
+    pub fn add_region(&mut self, region: &Region) -> Result<(), SessionError> {
+        self.ask("ADD_MEM_REG", |f| f.add_mem_region(&described(region))).map(|_| ())
+    }
+
+    /// `REM_MEM_REG`: it is pulled out again.
+    ///
+    /// # Errors
+    /// The backend refused it, or does not know it.
+    pub fn remove_region(&mut self, region: &Region) -> Result<(), SessionError> {
+        self.ask("REM_MEM_REG", |f| f.remove_mem_region(&described(region)))
     }
 
     /// Start ring `index` at `base`: `SET_VRING_CALL`, NUM, BASE, ADDR, KICK.
@@ -384,6 +393,16 @@ impl Session {
             Err(_) if late.load(Ordering::Relaxed) => Err(SessionError::Silent(name)),
             other => other.map_err(message(name)),
         }
+    }
+}
+
+fn described(region: &Region) -> VhostUserMemoryRegionInfo {
+    VhostUserMemoryRegionInfo {
+        guest_phys_addr: region.guest,
+        memory_size: region.size as u64,
+        userspace_addr: region.user,
+        mmap_offset: 0,
+        mmap_handle: region.file.as_raw_fd(),
     }
 }
 

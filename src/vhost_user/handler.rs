@@ -141,7 +141,8 @@ impl<'a, R: Rings> Handler<'a, R> {
     }
 
     fn ring(&mut self, index: u32) -> Outcome<(&mut Vring, &Context<'a, R>)> {
-        let ring = self.rings.get_mut(index as usize).ok_or(Refusal::NoRing(index))?;
+        let queues = self.cx.device.queues;
+        let ring = self.rings.get_mut(index as usize).ok_or(Refusal::NoRing { index, queues })?;
         Ok((ring, &self.cx))
     }
 

@@ -16,8 +16,11 @@ pub(super) type Outcome<T = ()> = Result<T, Refusal>;
 pub(super) enum Refusal {
     #[error("features {0:#x} were not offered")]
     Features(u64),
-    #[error("there is no ring {0}")]
-    NoRing(u32),
+    #[error(
+        "there is no ring {index}: the port has {queues} queue pair(s); \
+         give it more with queues=, or the guest fewer"
+    )]
+    NoRing { index: u32, queues: u16 },
     #[error("{0} is not a ring size (a power of two from 2 to 32768)")]
     Size(u32),
     #[error("{0} is not an index of a split ring")]
@@ -49,7 +52,7 @@ impl Refusal {
     pub fn reason(&self) -> &'static str {
         match self {
             Refusal::Features(_) => "features",
-            Refusal::NoRing(_) => "no_ring",
+            Refusal::NoRing { .. } => "no_ring",
             Refusal::Size(_) | Refusal::Start(_, StartError::Size(_)) => "ring_size",
             Refusal::Base(_) => "ring_base",
             Refusal::Mtu(_) => "mtu",

@@ -3,7 +3,11 @@
 use super::common::bridge::{Bed, Peer, alone};
 use super::{GO_ON, assert_clean, guest, verify};
 use ringbridge::counters::Reason;
-use ringbridge::frontend::GuestOptions;
+use ringbridge::frontend::{GuestOptions, Region};
+use ringbridge::sys::memfd;
+use ringbridge::wire;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -87,6 +91,63 @@ fn a_new_memory_table_under_running_rings_loses_nothing() {
         }
     });
     assert!(sent > 0);
+}
+
+/// Memory is plugged in and pulled out while packets go out and come back.
+#[test]
+fn regions_that_come_and_go_under_running_rings_lose_nothing() {
+    let _alone = alone();
+    let bed = Bed::new(1);
+    let Peer { mut session, mut rings } = Peer::connect(&bed.socket(0));
+    let stop = AtomicBool::new(false);
+    let mut sent = 0_u32;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let region = |i: u64| Region {
+                guest: (1 << 45) + (i << 32),
+                user: (1 << 46) + (i << 32),
+                size: 1 << 20,
+                file: memfd(c"plugged", 1 << 20).unwrap(),
+            };
+            let regions: Vec<_> = (0..8).map(region).collect();
+            for _ in 0..10 {
+                for region in &regions {
+                    session.add_region(region).unwrap();
+                }
+                for region in regions.iter().rev() {
+                    session.remove_region(region).unwrap();
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        while !stop.load(Ordering::Relaxed) {
+            rings.send(&sent.to_le_bytes().repeat(20));
+            assert_eq!(rings.receive(), sent.to_le_bytes().repeat(20));
+            sent += 1;
+        }
+    });
+    assert!(sent > 0);
+}
+
+/// `SEND_RARP` is the next packet from its port, whether rings run there or not.
+#[test]
+fn a_guest_that_has_moved_is_announced_to_its_peer() {
+    let _alone = alone();
+    let bed = Bed::new(2);
+    let mut peer = Peer::connect(&bed.socket(1));
+    peer.settle();
+    let mut frontend = UnixStream::connect(bed.socket(0)).unwrap();
+    for i in 0..200 {
+        let mac = [2, 0, 0, 0, 0, i];
+        let mut message = [19_u32, 1, 8].map(u32::to_ne_bytes).concat();
+        message.extend(mac);
+        message.extend([0; 2]);
+        frontend.write_all(&message).unwrap();
+        assert_eq!(peer.receive(), wire::rarp(mac));
+    }
+    let port = &bed.counters().ports[0];
+    assert_eq!((port.rx.packets, port.rx.bytes), (200, 200 * 60));
+    assert!(port.refused.is_empty());
 }
 
 /// What others send to a guest while its rings are changed is lost, and counted.
