@@ -6,8 +6,8 @@
 //! ring is alone with it. The control thread collects setups, a worker runs rings. Moving
 //! packets is in `dequeue` and `enqueue`.
 
-use crate::arch::Word16;
-use crate::journal::Journal;
+use crate::arch::{self, Word16};
+use crate::journal::{Event, Journal};
 use crate::memory::{GuestMemory, Window};
 use crate::packet::MAX_PACKET;
 use crate::virtio::net;
@@ -107,6 +107,8 @@ pub struct SplitRing {
     /// The ring lies (impossible index); nothing is taken from it any more.
     broken: bool,
     armed: bool,
+    /// Kicks of a ring in which nothing has ever been.
+    vain_kicks: u8,
     setup: RingSetup,
 }
 
@@ -116,6 +118,9 @@ unsafe impl Send for SplitRing {}
 
 /// Chains taken in one burst at most, good and bad ones together.
 pub(super) const MOST_TAKEN: usize = crate::packet::BURST;
+
+/// So many kicks of an empty ring are no accident: a frontend may kick once when it starts it.
+const VAIN_KICKS: u8 = 3;
 
 impl SplitRing {
     /// Check `setup` and begin at its base.
@@ -159,6 +164,7 @@ impl SplitRing {
             memory,
             broken: false,
             armed: false,
+            vain_kicks: 0,
             setup,
         })
     }
@@ -293,6 +299,28 @@ impl SplitRing {
         self.device.arm(self.next_avail);
         let idx = self.device.recheck_after_arming();
         idx == self.next_avail
+    }
+
+    /// The guest has kicked. A driver kicks what it has put into a ring: if that is as it was
+    /// born time and again, we do not see the guest's memory but a copy of the frontend's, and
+    /// nothing else would ever say so.
+    pub fn kicked(&mut self) {
+        if self.vain_kicks >= VAIN_KICKS || self.next_avail != 0 {
+            return;
+        }
+        // SAFETY: the table has at least two entries of 16 bytes, 16-byte aligned.
+        let first = unsafe { arch::load_u128(self.desc.as_ptr()) };
+        if self.device.load_avail_idx() != 0 || first != (0, 0) {
+            return;
+        }
+        self.vain_kicks += 1;
+        if self.vain_kicks == VAIN_KICKS {
+            let index = self.setup.index;
+            let text = format!(
+                "ring {index} is kicked and always empty: is the guest's memory shared (share=on)?"
+            );
+            self.setup.journal.tell(Event::Note { text });
+        }
     }
 
     /// Ask for no more kicks, if any were asked for.

@@ -12,6 +12,7 @@ use crate::journal::Event;
 use crate::port::{TxQueue, vhost};
 use crate::sys;
 use crate::virtio::SplitRing;
+use arrayvec::ArrayVec;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -27,6 +28,8 @@ const POLL_MS: i32 = 1;
 const FOREVER: i32 = -1;
 /// The inbox's token; a ring's is made from port and index.
 const INBOX: u64 = u64::MAX;
+/// Events taken at once.
+const EVENTS: usize = 16;
 
 /// The epoll set of a worker, and its patience.
 pub(super) struct Sleeper {
@@ -68,7 +71,7 @@ impl Sleeper {
     /// frontend, which has the same open file, makes it blocking. What cannot be waited for (a
     /// frontend may send a file) is dropped, and the ring polled.
     pub fn watch(&self, port: PortId, index: u16, ring: &mut SplitRing) {
-        let token = (port as u64) << 16 | u64::from(index);
+        let token = token(port, index);
         let events = epoll::Events::EPOLLIN | epoll::Events::EPOLLET;
         let added = ring.kick().map(|kick| add(&self.epoll, kick.as_raw_fd(), token, events));
         if let Some(Err(error)) = added {
@@ -107,7 +110,15 @@ impl Sleeper {
             }
         });
         if nothing {
-            self.wait(timeout);
+            let kicked = self.wait(timeout);
+            for receiver in receivers.iter_mut() {
+                let token = token(receiver.port, 2 * receiver.pair as u16 + 1);
+                if kicked.contains(&token)
+                    && let Some(ring) = ring_of(receiver)
+                {
+                    ring.kicked();
+                }
+            }
         }
         each_ring(receivers, outputs, |ring, _| {
             ring.disarm();
@@ -115,17 +126,22 @@ impl Sleeper {
         self.busy();
     }
 
-    fn wait(&self, timeout: i32) {
-        let mut events = [epoll::Event::new(epoll::Events::empty(), 0); 16];
-        match epoll::wait(self.epoll.as_raw_fd(), timeout, &mut events) {
-            Ok(n) => {
-                if events[..n].iter().any(|event| event.data == INBOX) {
-                    self.inbox.clear_wake();
-                }
+    /// Wait; the tokens of what happened, or of some of it.
+    fn wait(&self, timeout: i32) -> ArrayVec<u64, EVENTS> {
+        let mut events = [epoll::Event::new(epoll::Events::empty(), 0); EVENTS];
+        let n = match epoll::wait(self.epoll.as_raw_fd(), timeout, &mut events) {
+            Ok(n) => n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+            Err(error) => {
+                tracing::error!("epoll: {error}");
+                0
             }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => tracing::error!("epoll: {error}"),
+        };
+        let happened: ArrayVec<_, EVENTS> = events[..n].iter().map(|event| event.data).collect();
+        if happened.contains(&INBOX) {
+            self.inbox.clear_wake();
         }
+        happened
     }
 }
 
@@ -148,6 +164,10 @@ fn each_ring(
             visit(ring, awaited);
         }
     }
+}
+
+fn token(port: PortId, index: u16) -> u64 {
+    (port as u64) << 16 | u64::from(index)
 }
 
 fn add(epoll: &OwnedFd, fd: i32, token: u64, events: epoll::Events) -> io::Result<()> {

@@ -2,6 +2,7 @@
 //! their fds are.
 
 use super::*;
+use crate::journal::Journal;
 use crate::memory::{GuestMemory, RegionSpec};
 use crate::port::RxQueue;
 use crate::virtio::{RingAddresses, RingSetup};
@@ -18,6 +19,7 @@ const USED: u64 = 0x2000;
 struct Guest {
     memory: File,
     kick: File,
+    journal: Arc<Journal>,
 }
 
 impl Guest {
@@ -25,7 +27,7 @@ impl Guest {
         let memory = sys::memfd(c"guest", 0x3000).unwrap();
         // SAFETY: no pointers; the descriptor is new and ours.
         let kick = unsafe { File::from_raw_fd(libc::eventfd(0, flags)) };
-        Guest { memory, kick }
+        Guest { memory, kick, journal: Arc::default() }
     }
 
     fn ring(&self) -> Box<SplitRing> {
@@ -36,6 +38,8 @@ impl Guest {
             addresses: Some(RingAddresses { desc: 0, avail: AVAIL, used: USED }),
             kick: Some(self.kick.try_clone().unwrap()),
             enabled: true,
+            index: 1,
+            journal: Arc::clone(&self.journal),
             ..RingSetup::default()
         };
         let memory = GuestMemory::map(vec![region]).unwrap();
@@ -168,4 +172,29 @@ fn a_paced_source_with_room_left_sleeps() {
     assert_eq!(queues.outputs[0].as_mut().unwrap().room(), 1);
     let wakeups = queues.wakeups(|| ());
     assert_eq!(wakeups, 1, "a source that has ended keeps the worker awake");
+}
+
+/// The frontend's memory is not shared: the guest puts packets into its own and kicks.
+#[test]
+fn kicks_of_a_ring_that_never_holds_anything_are_explained() {
+    for (shared, told) in [(false, 1), (true, 0)] {
+        let followers = Arc::default();
+        let guest = Guest {
+            journal: Arc::new(Journal::new("vhost:a", &followers)),
+            ..Guest::new(libc::EFD_NONBLOCK)
+        };
+        let follow = followers.follow();
+        let mut queues = Queues::new(Some(&guest), None, false);
+        if shared {
+            // A descriptor: an address.
+            guest.memory.write_at(&[1], 7).unwrap();
+        }
+        for _ in 0..10 {
+            guest.kick();
+            queues.sleeper.sleep(&mut queues.receivers, &mut queues.outputs);
+        }
+        let lines: Vec<_> = follow.try_iter().map(|moment| moment.event.to_string()).collect();
+        assert_eq!(lines.len(), told, "{lines:?}");
+        assert!(lines.iter().all(|line| line.contains("share=on")), "{lines:?}");
+    }
 }
