@@ -139,7 +139,7 @@ impl Display for Event {
         match self {
             Event::Connected => f.write_str("frontend connected"),
             Event::Disconnected { why: None } => f.write_str("frontend disconnected"),
-            Event::Disconnected { why: Some(why) } => write!(f, "connection closed: {why}"),
+            Event::Disconnected { why: Some(why) } => write!(f, "frontend disconnected: {why}"),
             Event::Features { features, names } => write!(f, "features {features:#x}: {names}"),
             Event::Memory { bytes, regions } => {
                 write!(f, "memory: {} MiB, {regions} region(s)", bytes >> 20)

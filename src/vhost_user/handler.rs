@@ -38,18 +38,32 @@ pub(super) struct Handler<'a, R> {
     status: u8,
     /// The driver wanted features that were not offered.
     features_refused: bool,
+    /// It has asked for the number of queues, and not gone on since.
+    asked_queues: bool,
 }
 
 impl<'a, R: Rings> Handler<'a, R> {
     pub fn new(device: &'a Device, workers: &'a R) -> Self {
         let cx = Context { device, workers, memory: None, features: 0, mtu: None };
         let rings = (0..2 * device.queues).map(|index| Vring::new(device, index)).collect();
-        Handler { cx, rings, protocol: 0, status: 0, features_refused: false }
+        Handler { cx, rings, protocol: 0, status: 0, features_refused: false, asked_queues: false }
     }
 
     /// Does the frontend know that it can ask for an answer to any message?
     pub fn answers(&self) -> bool {
         self.protocol & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0
+    }
+
+    /// Why a frontend may have left without a word: QEMU does, and comes back for ever, when it
+    /// has more queues than the port.
+    pub fn why_it_left(&self) -> Option<String> {
+        let queues = self.cx.device.queues;
+        self.asked_queues.then(|| {
+            format!(
+                "it left when it heard that the port has {queues} queue pair(s): \
+                 give the port as many as the guest has with queues="
+            )
+        })
     }
 
     /// The connection has ended: give everything back.
@@ -209,6 +223,7 @@ impl<'a, R: Rings> Handler<'a, R> {
     }
 
     fn change_features(&mut self, features: u64) -> Outcome {
+        self.asked_queues = false;
         let unknown = features & !features::offered(self.cx.device);
         self.features_refused = unknown != 0;
         if unknown != 0 {
@@ -308,6 +323,7 @@ impl<R: Rings> VhostUserBackendReqHandlerMut for Handler<'_, R> {
     }
 
     fn get_queue_num(&mut self) -> Result<u64> {
+        self.asked_queues = true;
         Ok(self.cx.device.queues.into())
     }
 

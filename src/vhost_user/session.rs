@@ -27,7 +27,7 @@ pub fn run_session<R: Rings>(stream: &UnixStream, device: &Device, workers: &R) 
     let (request, end) = serve(stream, &handler);
     lock(&handler).finish();
     let why = match end {
-        Error::Disconnected => None,
+        Error::Disconnected => lock(&handler).why_it_left(),
         // The handler has told.
         Error::BackendInternalError => Some("what was refused has no answer that says so".into()),
         error => {

@@ -80,13 +80,16 @@ struct Guest {
 
 impl Guest {
     fn connect(queues: u16) -> Self {
+        Self::connect_to(queues, &Arc::new(Journal::new("test", &Arc::default())))
+    }
+
+    fn connect_to(queues: u16, journal: &Arc<Journal>) -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let raw = ours.try_clone().unwrap();
         raw.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let rings = Arc::new(Held::default());
         let held = Arc::clone(&rings);
-        let journal = Arc::new(Journal::new("test", &Arc::default()));
-        let told = Arc::clone(&journal);
+        let (told, journal) = (Arc::clone(journal), Arc::clone(journal));
         let session = std::thread::spawn(move || {
             let device = Device { journal: told, queues, mrg_rxbuf: true };
             run_session(&theirs, &device, &*held);

@@ -238,3 +238,22 @@ fn each_message_that_is_cut_off_ends_the_session_only() {
         assert!(!journal.status().connected);
     }
 }
+
+#[test]
+fn a_frontend_that_wants_more_queues_is_explained() {
+    for goes_on in [false, true] {
+        let followers = Arc::default();
+        let mut guest = Guest::connect_to(1, &Arc::new(Journal::new("test", &followers)));
+        let follow = followers.follow();
+        let offered = guest.frontend.get_features().unwrap();
+        let protocol = guest.frontend.get_protocol_features().unwrap();
+        guest.frontend.set_protocol_features(protocol).unwrap();
+        assert_eq!(guest.frontend.get_queue_num().unwrap(), 1);
+        if goes_on {
+            guest.frontend.set_features(offered).unwrap();
+        }
+        guest.leave();
+        let last = follow.try_iter().last().unwrap().event.to_string();
+        assert_eq!(last.contains("queues="), !goes_on, "{last}");
+    }
+}
