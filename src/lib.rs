@@ -31,15 +31,15 @@
 //! worker → port, forward, stats, virtio, packet, arch, sys
 //! port → virtio (vhost port only), packet, wire
 //! forward → packet, wire
-//! vhost_user → virtio, memory, sys       messages of one session
+//! vhost_user → virtio, memory, wire, sys messages of one session
 //! frontend → virtio (ordering, limits), packet (limits), arch, sys
 //! reference → virtio (header length), packet, wire, arch, sys
-//! virtio → memory, packet, arch
-//! packet, sys → arch                     stats → counters
-//! config, counters, memory, arch, wire, plot → nothing
+//! virtio → memory, packet, wire, arch
+//! packet, sys, memory → arch
+//! config, counters, journal, arch, wire, plot → nothing
 //! ```
 //!
-//! `config` and `counters` are everybody's and not repeated. `forward` never sees a queue,
+//! `config`, `counters` and `journal` are everybody's and not repeated. `forward` never sees a queue,
 //! `virtio` never a socket. The `vhost` crate is known to `vhost_user`, to `frontend::session`
 //! for the other end of the wire, and to `reference`. Only `arch` knows the instruction set.
 //!
@@ -52,8 +52,8 @@
 //!    ([`counters::Reason`]); where the ring itself lies, that ring alone stops.
 //! 4. A whole range is validated before its first byte is written.
 //! 5. Fds are owned from the moment they arrive.
-//! 6. A frontend is as little trusted as a guest: [`memory`] is checked before it is mapped.
-//!    (One gap is left: a frontend that shrinks a file after that ends us by SIGBUS.)
+//! 6. A frontend is as little trusted as a guest: [`memory`] is checked before it is mapped, and
+//!    a file that is truncated after that ends the frontend's session, nothing else.
 //!
 //! # Ordering
 //!

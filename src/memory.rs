@@ -11,8 +11,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use vm_memory::FileOffset;
-use vm_memory::mmap::{MmapRegion, MmapRegionError};
+
+mod mapping;
+
+pub use mapping::{Alarm, Mapping};
 
 /// A region as the frontend described it (vhost-user, "Memory region description").
 #[derive(Debug)]
@@ -69,7 +71,7 @@ pub enum MemoryError {
         guest: u64,
         /// The system's answer.
         #[source]
-        source: MmapRegionError,
+        source: std::io::Error,
     },
     /// fstat or fstatfs failed.
     #[error("cannot examine the file of the region at {guest:#x}")]
@@ -110,7 +112,7 @@ struct Region {
     user: u64,
     /// Bytes mapped before the region's first one, because mappings begin at a page.
     lead: usize,
-    map: MmapRegion<()>,
+    map: Mapping,
 }
 
 /// A stretch of guest addresses and where it is mapped: what a ring remembers of its last hit.
@@ -151,18 +153,20 @@ impl Window {
 #[derive(Debug)]
 pub struct GuestMemory {
     regions: Vec<Arc<Region>>,
+    /// Rings when a file turns out to be shorter than it was.
+    alarm: Arc<Alarm>,
 }
 
 impl GuestMemory {
-    /// Check a table and map it.
+    /// Check a table and map it. `alarm` rings when a file is truncated later.
     ///
     /// # Errors
     /// What is wrong with which region. Nothing stays mapped then.
-    pub fn map(specs: Vec<RegionSpec>) -> Result<Arc<Self>, MemoryError> {
+    pub fn map(specs: Vec<RegionSpec>, alarm: &Arc<Alarm>) -> Result<Arc<Self>, MemoryError> {
         if specs.is_empty() {
             return Err(MemoryError::Empty);
         }
-        extend(Vec::new(), specs)
+        extend(Vec::new(), specs, alarm)
     }
 
     /// This table with one region more.
@@ -170,7 +174,7 @@ impl GuestMemory {
     /// # Errors
     /// What is wrong with the new region.
     pub fn with(&self, spec: RegionSpec) -> Result<Arc<Self>, MemoryError> {
-        extend(self.regions.clone(), vec![spec])
+        extend(self.regions.clone(), vec![spec], &self.alarm)
     }
 
     /// This table without the region that is described by exactly these numbers, if there is
@@ -179,7 +183,7 @@ impl GuestMemory {
         let at = |r: &Arc<Region>| (r.guest, r.size, r.user) == (guest, size, user);
         let mut regions = self.regions.clone();
         regions.remove(regions.iter().position(at)?);
-        Some(Arc::new(GuestMemory { regions }))
+        Some(Arc::new(GuestMemory { regions, alarm: Arc::clone(&self.alarm) }))
     }
 
     /// The region that holds guest address `addr`.
@@ -213,8 +217,8 @@ impl GuestMemory {
 }
 
 fn host(region: &Region) -> NonNull<u8> {
-    let first = region.map.as_ptr().wrapping_add(region.lead);
-    NonNull::new(first).unwrap_or(NonNull::dangling())
+    // SAFETY: the mapping has as many bytes before the region, and the region behind them.
+    unsafe { region.map.ptr().add(region.lead) }
 }
 
 /// Check everything about `specs`, the neighbourhood of `regions` included, before the first
@@ -222,6 +226,7 @@ fn host(region: &Region) -> NonNull<u8> {
 fn extend(
     mut regions: Vec<Arc<Region>>,
     specs: Vec<RegionSpec>,
+    alarm: &Arc<Alarm>,
 ) -> Result<Arc<GuestMemory>, MemoryError> {
     let mut files = Vec::with_capacity(specs.len());
     for spec in &specs {
@@ -233,10 +238,10 @@ fn extend(
     let new = specs.iter().map(|s| (s.guest, s.user, s.size));
     check_overlap(known.chain(new).collect())?;
     for (spec, file) in specs.into_iter().zip(files) {
-        regions.push(Arc::new(map_region(spec, &file)?));
+        regions.push(Arc::new(map_region(spec, &file, alarm)?));
     }
     regions.sort_by_key(|r| r.guest);
-    Ok(Arc::new(GuestMemory { regions }))
+    Ok(Arc::new(GuestMemory { regions, alarm: Arc::clone(alarm) }))
 }
 
 /// Together with the `taken` bytes there are already, at most [`MOST`].
@@ -293,17 +298,17 @@ fn check_overlap(mut regions: Vec<(u64, u64, u64)>) -> Result<(), MemoryError> {
 
 /// Map whole pages of the file, huge ones if it has them (they are its block size): a region
 /// may begin and end inside one, but `mmap` and `munmap` of hugetlbfs refuse that.
-fn map_region(spec: RegionSpec, file: &Metadata) -> Result<Region, MemoryError> {
+fn map_region(
+    spec: RegionSpec,
+    file: &Metadata,
+    alarm: &Arc<Alarm>,
+) -> Result<Region, MemoryError> {
     let RegionSpec { guest, size, user, offset, file: fd } = spec;
     let page = file.blksize().max(4096);
     let lead = offset % page;
-    let map = MmapRegion::build(
-        Some(FileOffset::new(fd, offset - lead)),
-        (lead + size).next_multiple_of(page) as usize,
-        libc::PROT_READ | libc::PROT_WRITE,
-        libc::MAP_SHARED | libc::MAP_NORESERVE,
-    )
-    .map_err(|source| MemoryError::Map { guest, source })?;
+    let pages = (offset - lead, (lead + size).next_multiple_of(page) as usize);
+    let map = Mapping::new(&fd, pages, page as usize, alarm)
+        .map_err(|source| MemoryError::Map { guest, source })?;
     Ok(Region { guest, size, user, lead: lead as usize, map })
 }
 
@@ -331,10 +336,10 @@ mod tests {
         let (a, b) = (memfd(0x2000), memfd(0x1000));
         a.write_at(&[1], 0x1fff).unwrap();
         b.write_at(&[2], 0).unwrap();
-        let memory = GuestMemory::map(vec![
-            spec(0x3000, 0x1000, 0x10_0000, &b),
-            spec(0x1000, 0x2000, 0, &a),
-        ])
+        let memory = GuestMemory::map(
+            vec![spec(0x3000, 0x1000, 0x10_0000, &b), spec(0x1000, 0x2000, 0, &a)],
+            &Arc::default(),
+        )
         .unwrap();
         assert_eq!((memory.regions(), memory.size()), (2, 0x3000));
         assert_eq!((byte(&memory, 0x2fff), byte(&memory, 0x3000)), (1, 2));
@@ -352,7 +357,7 @@ mod tests {
         file.write_at(&[7], 0x1800).unwrap();
         file.write_at(&[9], 0x4fff).unwrap();
         let region = RegionSpec { offset: 0x1800, ..spec(0x10_0000, 0x3800, 0, &file) };
-        let memory = GuestMemory::map(vec![region]).unwrap();
+        let memory = GuestMemory::map(vec![region], &Arc::default()).unwrap();
         assert_eq!((byte(&memory, 0x10_0000), byte(&memory, 0x10_37ff)), (7, 9));
     }
 
@@ -360,7 +365,8 @@ mod tests {
     fn regions_come_and_go_while_the_old_table_stays_mapped() {
         let (a, b) = (memfd(0x1000), memfd(0x1000));
         b.write_at(&[5], 0).unwrap();
-        let one = GuestMemory::map(vec![spec(0, 0x1000, 0x7000_0000, &a)]).unwrap();
+        let one =
+            GuestMemory::map(vec![spec(0, 0x1000, 0x7000_0000, &a)], &Arc::default()).unwrap();
         let two = one.with(spec(0x1000, 0x1000, 0x8000_0000, &b)).unwrap();
         assert!(matches!(two.with(spec(0x1800, 0x800, 0, &a)), Err(MemoryError::Overlaps(0x1800))));
         assert!(two.without(0x1000, 0x1000, 0x8000_0001).is_none());
@@ -378,31 +384,39 @@ mod tests {
         let file = memfd(MOST);
         // What is refused is refused before it is mapped: not even emulators of user programs,
         // which keep a note of every page, take terabytes.
-        let little = GuestMemory::map(vec![spec(0, 0x1000, 0, &file)]).unwrap();
+        let little = GuestMemory::map(vec![spec(0, 0x1000, 0, &file)], &Arc::default()).unwrap();
         let more = little.with(spec(MOST, MOST, MOST, &file));
         assert!(matches!(more, Err(MemoryError::TooMuch(_))));
         // The last byte is allowed, the one behind it is not.
         assert!(check_total(0x1000, &[spec(0, MOST - 0x1000, 0, &file)]).is_ok());
         assert!(check_total(0x1001, &[spec(0, MOST - 0x1000, 0, &file)]).is_err());
         let halves = [0, 1].map(|i| spec(i * MOST, MOST / 2 + 0x1000, i * MOST, &file));
-        assert!(matches!(GuestMemory::map(halves.into()), Err(MemoryError::TooMuch(_))));
+        assert!(matches!(
+            GuestMemory::map(halves.into(), &Arc::default()),
+            Err(MemoryError::TooMuch(_))
+        ));
     }
 
     #[test]
     fn impossible_tables_are_refused() {
         let file = memfd(0x2000);
-        let at = |guest, size, user| GuestMemory::map(vec![spec(guest, size, user, &file)]);
-        assert!(matches!(GuestMemory::map(vec![]), Err(MemoryError::Empty)));
+        let at = |guest, size, user| {
+            GuestMemory::map(vec![spec(guest, size, user, &file)], &Arc::default())
+        };
+        assert!(matches!(GuestMemory::map(vec![], &Arc::default()), Err(MemoryError::Empty)));
         assert!(matches!(at(1, 0, 0), Err(MemoryError::Zero(1))));
         assert!(matches!(at(u64::MAX, 2, 0), Err(MemoryError::Wraps(_))));
         assert!(matches!(at(0, 2, u64::MAX), Err(MemoryError::Wraps(_))));
         assert!(matches!(at(0, 0x2001, 0), Err(MemoryError::PastEnd { len: 0x2000, .. })));
         let user_overlap =
             vec![spec(0, 0x1000, 0x1000, &file), spec(0x8000, 0x1000, 0x1fff, &file)];
-        assert!(matches!(GuestMemory::map(user_overlap), Err(MemoryError::Overlaps(0x8000))));
+        assert!(matches!(
+            GuestMemory::map(user_overlap, &Arc::default()),
+            Err(MemoryError::Overlaps(0x8000))
+        ));
         for wrong in ["/proc/self/status", "/dev/zero", "/", "/dev/shm"] {
             let file = File::open(wrong).unwrap();
-            let refused = GuestMemory::map(vec![spec(0, 0x1000, 0, &file)]);
+            let refused = GuestMemory::map(vec![spec(0, 0x1000, 0, &file)], &Arc::default());
             assert!(matches!(refused, Err(MemoryError::Kind(0))), "{wrong}: {refused:?}");
         }
     }

@@ -39,7 +39,7 @@ impl Memory {
         let ranges = [(GuestAddress(0), size, Some(offset))];
         let mmap = GuestMemoryMmap::from_ranges_with_files(ranges).expect("a mapping");
         let spec = RegionSpec { guest: 0, size: size as u64, user: 0, offset: 0, file };
-        Memory { mmap, shared: GuestMemory::map(vec![spec]).expect("a mapping") }
+        Memory { mmap, shared: GuestMemory::map(vec![spec], &Arc::default()).expect("a mapping") }
     }
 }
 

@@ -10,7 +10,7 @@ use super::refusal::{Outcome, Refusal};
 use super::vring::{Context, Stopped, Vring};
 use super::{Device, MAX_REGIONS, Rings, features};
 use crate::journal::{Event, RingState};
-use crate::memory::{GuestMemory, RegionSpec};
+use crate::memory::{Alarm, GuestMemory, RegionSpec};
 use crate::sys::unix;
 use crate::virtio::{RingAddresses, ring};
 use crate::wire::{Mac, rarp};
@@ -43,8 +43,8 @@ pub(super) struct Handler<'a, R> {
 }
 
 impl<'a, R: Rings> Handler<'a, R> {
-    pub fn new(device: &'a Device, workers: &'a R) -> Self {
-        let cx = Context { device, workers, memory: None, features: 0, mtu: None };
+    pub fn new(device: &'a Device, workers: &'a R, alarm: Arc<Alarm>) -> Self {
+        let cx = Context { device, workers, alarm, memory: None, features: 0, mtu: None };
         let rings = (0..2 * device.queues).map(|index| Vring::new(device, index)).collect();
         Handler { cx, rings, protocol: 0, status: 0, features_refused: false, asked_queues: false }
     }
@@ -64,6 +64,11 @@ impl<'a, R: Rings> Handler<'a, R> {
                  give the port as many as the guest has with queues="
             )
         })
+    }
+
+    /// Did the frontend truncate what it has shared?
+    pub fn was_truncated(&self) -> bool {
+        self.cx.alarm.has_rung()
     }
 
     /// The connection has ended: give everything back.
@@ -211,7 +216,7 @@ impl<'a, R: Rings> Handler<'a, R> {
         let memory = match &self.cx.memory {
             Some(memory) if memory.regions() >= MAX_REGIONS => return Err(Refusal::NoSlot),
             Some(memory) => memory.with(spec)?,
-            None => GuestMemory::map(vec![spec])?,
+            None => GuestMemory::map(vec![spec], &self.cx.alarm)?,
         };
         self.replace_memory(Ok(memory))
     }
@@ -335,7 +340,7 @@ impl<R: Rings> VhostUserBackendReqHandlerMut for Handler<'_, R> {
     ) -> Result<Option<Vec<u64>>> {
         let specs = table.iter().zip(files).map(|(at, file)| region(at, file)).collect();
         // The new table is mapped before the rings are asked back: they pause for less.
-        let memory = GuestMemory::map(specs).map_err(Refusal::from);
+        let memory = GuestMemory::map(specs, &self.cx.alarm).map_err(Refusal::from);
         let done = self.replace_memory(memory);
         self.answer("SET_MEM_TABLE", done).map(|()| None)
     }

@@ -8,6 +8,7 @@
 use super::handler::Handler;
 use super::{Device, Rings};
 use crate::journal::Event;
+use crate::memory::Alarm;
 use crate::sys::unix;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -23,10 +24,22 @@ const HEADER: usize = 12;
 pub fn run_session<R: Rings>(stream: &UnixStream, device: &Device, workers: &R) {
     let journal = &device.journal;
     journal.tell(Event::Connected);
-    let handler = Arc::new(Mutex::new(Handler::new(device, workers)));
+    let alarm = match Alarm::of(stream) {
+        Ok(alarm) => Arc::new(alarm),
+        Err(error) => {
+            let why = Some(format!("cannot be served: {error}"));
+            return journal.tell(Event::Disconnected { why });
+        }
+    };
+    let handler = Arc::new(Mutex::new(Handler::new(device, workers, alarm)));
     let (request, end) = serve(stream, &handler);
     lock(&handler).finish();
     let why = match end {
+        _ if lock(&handler).was_truncated() => {
+            let why = "a file that it shared is shorter than it was, or has no more pages";
+            journal.tell(Event::refused("memory", "memory_truncated", why.into()));
+            Some(why.into())
+        }
         Error::Disconnected => lock(&handler).why_it_left(),
         // The handler has told.
         Error::BackendInternalError => Some("what was refused has no answer that says so".into()),

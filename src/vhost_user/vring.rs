@@ -5,7 +5,7 @@
 
 use super::{Device, RingLost, Rings, features};
 use crate::journal::{Journal, RingState};
-use crate::memory::GuestMemory;
+use crate::memory::{Alarm, GuestMemory};
 use crate::virtio::{RingSetup, SplitRing, StartError};
 use std::sync::Arc;
 
@@ -13,6 +13,8 @@ use std::sync::Arc;
 pub(super) struct Context<'a, R> {
     pub device: &'a Device,
     pub workers: &'a R,
+    /// Rings when the frontend truncates what it has shared.
+    pub alarm: Arc<Alarm>,
     /// `None` until a table came, and after one that was refused.
     pub memory: Option<Arc<GuestMemory>>,
     /// Acknowledged virtio features.

@@ -10,3 +10,4 @@ mod chains;
 mod garbage;
 mod neighbour;
 mod rings;
+mod truncated;

@@ -22,7 +22,8 @@ fn cut(guest: &Guest) -> Arc<GuestMemory> {
         RegionSpec { guest, size, user: guest + USER, offset: guest, file }
     };
     let pages = (0..PAGES).map(|i| spec(RINGS + i * PAGE, PAGE));
-    GuestMemory::map(std::iter::once(spec(0, RINGS)).chain(pages).collect()).unwrap()
+    GuestMemory::map(std::iter::once(spec(0, RINGS)).chain(pages).collect(), &Arc::default())
+        .unwrap()
 }
 
 fn start(driver: &Driver, memory: &Arc<GuestMemory>) -> SplitRing {

@@ -55,7 +55,7 @@ impl Guest {
             RegionSpec { guest, size: REGION, user: guest + USER, offset: 0, file }
         };
         let specs = files.into_iter().enumerate().map(spec).collect();
-        Guest { mem, shared: GuestMemory::map(specs).unwrap() }
+        Guest { mem, shared: GuestMemory::map(specs, &Arc::default()).unwrap() }
     }
 
     pub fn write(&self, addr: u64, bytes: &[u8]) {

@@ -42,7 +42,7 @@ impl Guest {
             journal: Arc::clone(&self.journal),
             ..RingSetup::default()
         };
-        let memory = GuestMemory::map(vec![region]).unwrap();
+        let memory = GuestMemory::map(vec![region], &Arc::default()).unwrap();
         Box::new(SplitRing::start(setup, memory, 1 << 32).map_err(|(_, error)| error).unwrap())
     }
 

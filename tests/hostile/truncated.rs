@@ -1,0 +1,82 @@
+//! Frontends that shrink the file behind their guest's memory while rings use it: their session
+//! ends, with a reason, and nothing else does.
+
+use super::attack::{Attack, HEADER, WAYS, Way};
+use super::common::bridge::{LIMIT, alone};
+use super::common::wait_until;
+use super::neighbour::Street;
+use ringbridge::frontend::RawDesc;
+
+/// Fds of this process, and mappings of guests' memory.
+fn held() -> (usize, usize) {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let fds = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    (fds, maps.lines().filter(|line| line.contains("ringbridge-guest")).count())
+}
+
+/// The rings are in the first half, `at` in the second.
+fn in_the_second_half(attack: &Attack, len: u32) -> RawDesc {
+    attack.desc(attack.end() - 0x8000, len)
+}
+
+#[test]
+fn memory_that_is_truncated_under_busy_rings_ends_that_session_alone() {
+    let _alone = alone();
+    let street = Street::new();
+    let before = held();
+    let mut truncated = 0;
+    for round in 0..4 {
+        for way in WAYS {
+            for half in [false, true] {
+                let what = format!("{way:?}, half {half}, round {round}");
+                let mut attack = Attack::new(&street.bed, way);
+                attack.expect_working(&what);
+                let desc = in_the_second_half(&attack, HEADER + 3000);
+                for head in 0..100 {
+                    attack.ring().post(head, &[desc]);
+                }
+                let file = &attack.raw.ram.regions()[0].file;
+                let len = attack.raw.ram.size() as u64;
+                file.set_len(if half { len / 2 } else { 0 }).unwrap();
+                // From here on we may not look at the memory either.
+                attack.provoke();
+                let gone = wait_until(LIMIT, || !attack.raw.session.alive());
+                assert!(gone, "{what}: the session lives on");
+                truncated += 1;
+                street.bed.expect(&what, |snapshot| {
+                    snapshot.ports[0].refused.get("memory_truncated") == Some(&truncated)
+                });
+                drop(attack);
+            }
+        }
+        street.expect_service();
+    }
+    let returned = wait_until(LIMIT, || held() == before);
+    assert!(returned, "{:?} are held, {before:?} were", held());
+    // And an honest guest is served where they were.
+    for way in WAYS {
+        Attack::new(&street.bed, way).expect_working("after it");
+    }
+    street.finish();
+}
+
+/// In the middle of many packets, again and again, with the guest's own threads still at work.
+#[test]
+fn memory_that_is_truncated_in_the_middle_of_a_burst() {
+    let _alone = alone();
+    let street = Street::new();
+    for round in 0..20_u64 {
+        let mut attack = Attack::new(&street.bed, Way::FromGuest);
+        let desc = in_the_second_half(&attack, HEADER + 20_000);
+        for head in 0..250 {
+            attack.ring().post(head, &[desc]);
+        }
+        attack.ring().kick();
+        let file = attack.raw.ram.regions()[0].file.try_clone().unwrap();
+        std::thread::sleep(std::time::Duration::from_micros(round * 7));
+        file.set_len(0).unwrap();
+        attack.ring().kick();
+        assert!(wait_until(LIMIT, || !attack.raw.session.alive()), "round {round}");
+    }
+    street.finish();
+}
