@@ -12,9 +12,12 @@ use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+mod dirty;
 mod mapping;
 
-pub use mapping::{Alarm, Mapping};
+pub use dirty::DirtyLog;
+pub use mapping::Alarm;
+use mapping::Mapping;
 
 /// A region as the frontend described it (vhost-user, "Memory region description").
 #[derive(Debug)]
@@ -230,8 +233,7 @@ fn extend(
 ) -> Result<Arc<GuestMemory>, MemoryError> {
     let mut files = Vec::with_capacity(specs.len());
     for spec in &specs {
-        check_range(spec)?;
-        files.push(check_file(spec)?);
+        files.push(check(spec)?);
     }
     check_total(regions.iter().map(|r| r.size).sum(), &specs)?;
     let known = regions.iter().map(|r| (r.guest, r.user, r.size));
@@ -251,6 +253,12 @@ fn check_total(taken: u64, specs: &[RegionSpec]) -> Result<(), MemoryError> {
         left = left.checked_sub(spec.size).ok_or(MemoryError::TooMuch(spec.guest))?;
     }
     Ok(())
+}
+
+/// Everything about a region alone.
+fn check(spec: &RegionSpec) -> Result<Metadata, MemoryError> {
+    check_range(spec)?;
+    check_file(spec)
 }
 
 fn check_range(spec: &RegionSpec) -> Result<(), MemoryError> {

@@ -38,7 +38,7 @@ pub use portable::copy;
 pub use step::Step;
 pub use word::{
     Word16, full_fence, load_u16, load_u64, load_u128, load_unaligned_u32, load_unaligned_u64,
-    store_u16, store_u64, store_unaligned_u32, store_unaligned_u64,
+    or_u8, store_u16, store_u64, store_unaligned_u32, store_unaligned_u64,
 };
 
 /// One breath in a polling loop that found nothing.

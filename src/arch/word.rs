@@ -8,7 +8,7 @@
 
 use super::{leaf, step::Step};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU16, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64};
 
 /// A 16-bit word of a ring, in guest memory.
 ///
@@ -103,6 +103,16 @@ pub unsafe fn store_u64(ptr: *mut u64, value: u64) {
 pub unsafe fn store_u16(ptr: *mut u16, value: u16) {
     // SAFETY: the caller's contract.
     unsafe { AtomicU16::from_ptr(ptr) }.store(value, Relaxed);
+}
+
+/// Set bits of a byte that others change, too. Who takes the bits with an acquiring operation
+/// sees everything written before.
+///
+/// # Safety
+/// `ptr` is valid for reads and writes.
+pub unsafe fn or_u8(ptr: *mut u8, bits: u8) {
+    // SAFETY: the caller's contract.
+    unsafe { AtomicU8::from_ptr(ptr) }.fetch_or(bits, Release);
 }
 
 /// A value at any address: its volatile accesses compile to plain unaligned moves.

@@ -3,6 +3,7 @@
 //! Promises: the offer depends on configuration only. Used by `handler`.
 
 use super::Device;
+use crate::virtio::ring::VHOST_F_LOG_ALL;
 use vhost::vhost_user::{VhostUserProtocolFeatures, VhostUserVirtioFeatures};
 use virtio_bindings::virtio_config::{VIRTIO_F_ANY_LAYOUT, VIRTIO_F_IN_ORDER, VIRTIO_F_VERSION_1};
 use virtio_bindings::virtio_net::{
@@ -14,7 +15,7 @@ use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRE
 /// `VHOST_USER_F_PROTOCOL_FEATURES`: rings start disabled and are enabled by message.
 pub(super) const PROTOCOL_FEATURES: u64 = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
 
-const NAMES: [(u64, &str); 11] = [
+const NAMES: [(u64, &str); 12] = [
     // Served by the frontend, who has the configuration space; we do not exceed it.
     (1 << VIRTIO_NET_F_MTU, "MTU"),
     (1 << VIRTIO_NET_F_MRG_RXBUF, "MRG_RXBUF"),
@@ -24,6 +25,7 @@ const NAMES: [(u64, &str); 11] = [
     // SEND_RARP.
     (1 << VIRTIO_NET_F_GUEST_ANNOUNCE, "GUEST_ANNOUNCE"),
     (1 << VIRTIO_NET_F_MQ, "MQ"),
+    (1 << VHOST_F_LOG_ALL, "LOG_ALL"),
     (1 << VIRTIO_F_ANY_LAYOUT, "ANY_LAYOUT"),
     (1 << VIRTIO_RING_F_INDIRECT_DESC, "INDIRECT_DESC"),
     (1 << VIRTIO_RING_F_EVENT_IDX, "EVENT_IDX"),
@@ -41,6 +43,7 @@ pub(super) fn offered(device: &Device) -> u64 {
 /// The vhost-user protocol features, the same for every device.
 pub(super) fn protocol() -> VhostUserProtocolFeatures {
     VhostUserProtocolFeatures::MQ
+        | VhostUserProtocolFeatures::LOG_SHMFD
         | VhostUserProtocolFeatures::RARP
         | VhostUserProtocolFeatures::REPLY_ACK
         | VhostUserProtocolFeatures::MTU
@@ -63,12 +66,12 @@ mod tests {
     #[test]
     fn the_offer_is_pinned() {
         let device = |mrg_rxbuf, queues| Device { journal: Arc::default(), queues, mrg_rxbuf };
-        assert_eq!(offered(&device(true, 1)), 0x9_7862_8008);
-        assert_eq!(offered(&device(true, 8)), 0x9_7862_8008);
-        assert_eq!(offered(&device(false, 1)), 0x9_7862_0008);
+        assert_eq!(offered(&device(true, 1)), 0x9_7C62_8008);
+        assert_eq!(offered(&device(true, 8)), 0x9_7C62_8008);
+        assert_eq!(offered(&device(false, 1)), 0x9_7C62_0008);
         assert_eq!(
             protocol().bits(),
-            1 << 0 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 13 | 1 << 15 | 1 << 16
+            1 << 0 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 13 | 1 << 15 | 1 << 16
         );
     }
 

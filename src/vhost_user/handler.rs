@@ -10,7 +10,7 @@ use super::refusal::{Outcome, Refusal};
 use super::vring::{Context, Stopped, Vring};
 use super::{Device, MAX_REGIONS, Rings, features};
 use crate::journal::{Event, RingState};
-use crate::memory::{Alarm, GuestMemory, RegionSpec};
+use crate::memory::{Alarm, DirtyLog, GuestMemory, RegionSpec};
 use crate::sys::unix;
 use crate::virtio::{RingAddresses, ring};
 use crate::wire::{Mac, rarp};
@@ -44,7 +44,8 @@ pub(super) struct Handler<'a, R> {
 
 impl<'a, R: Rings> Handler<'a, R> {
     pub fn new(device: &'a Device, workers: &'a R, alarm: Arc<Alarm>) -> Self {
-        let cx = Context { device, workers, alarm, memory: None, features: 0, mtu: None };
+        let cx =
+            Context { device, workers, alarm, memory: None, log: None, features: 0, mtu: None };
         let rings = (0..2 * device.queues).map(|index| Vring::new(device, index)).collect();
         Handler { cx, rings, protocol: 0, status: 0, features_refused: false, asked_queues: false }
     }
@@ -241,6 +242,19 @@ impl<'a, R: Rings> Handler<'a, R> {
         self.start_all()
     }
 
+    fn change_log(&mut self, at: &VhostUserLog, file: File) -> Outcome {
+        let place = (at.mmap_offset, at.mmap_size);
+        let log = DirtyLog::map(file, place, &self.cx.alarm).map_err(Refusal::Log)?;
+        if self.cx.memory.as_ref().is_some_and(|memory| !log.covers(memory)) {
+            let text =
+                "the dirty log ends before the guest's memory: what lies behind is not logged";
+            self.cx.device.journal.tell(Event::Note { text: text.into() });
+        }
+        self.take_all_back()?;
+        self.cx.log = Some(log);
+        self.start_all()
+    }
+
     fn change_size(&mut self, index: u32, num: u32) -> Outcome {
         let fits = |size: &u16| size.is_power_of_two() && (2..=ring::MAX_RING).contains(size);
         let size = u16::try_from(num).ok().filter(fits);
@@ -372,14 +386,18 @@ impl<R: Rings> VhostUserBackendReqHandlerMut for Handler<'_, R> {
     fn set_vring_addr(
         &mut self,
         index: u32,
-        _flags: VhostUserVringAddrFlags,
+        flags: VhostUserVringAddrFlags,
         desc: u64,
         used: u64,
         avail: u64,
-        _log: u64,
+        log: u64,
     ) -> Result<()> {
         let addresses = RingAddresses { desc, avail, used };
-        let done = self.change(index, |ring| ring.setup.addresses = Some(addresses));
+        let logs = flags.contains(VhostUserVringAddrFlags::VHOST_VRING_F_LOG);
+        let done = self.change(index, |ring| {
+            ring.setup.addresses = Some(addresses);
+            ring.setup.used_logged_at = logs.then_some(log);
+        });
         self.answer("SET_VRING_ADDR", done)
     }
 
@@ -425,6 +443,15 @@ impl<R: Rings> VhostUserBackendReqHandlerMut for Handler<'_, R> {
         self.answer("SET_VRING_ENABLE", done)
     }
 
+    fn set_log_base(&mut self, at: &VhostUserLog, file: File) -> Result<()> {
+        let done = self.change_log(at, file);
+        self.answer("SET_LOG_BASE", done).map_err(|error| match error {
+            // The answer says where the log is, and none says that it is not.
+            Error::ReqHandlerError(_) => Error::BackendInternalError,
+            error => error,
+        })
+    }
+
     // The rest belongs to features that are not offered.
 
     fn get_config(&mut self, _: u32, _: u32, _: VhostUserConfigFlags) -> Result<Vec<u8>> {
@@ -466,9 +493,5 @@ impl<R: Rings> VhostUserBackendReqHandlerMut for Handler<'_, R> {
 
     fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
         Err(Error::InvalidOperation("GET_SHMEM_CONFIG"))
-    }
-
-    fn set_log_base(&mut self, _: &VhostUserLog, _: File) -> Result<()> {
-        Err(Error::InvalidOperation("SET_LOG_BASE"))
     }
 }

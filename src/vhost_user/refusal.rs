@@ -35,6 +35,8 @@ pub(super) enum Refusal {
     Start(u16, #[source] StartError),
     #[error(transparent)]
     Memory(#[from] MemoryError),
+    #[error("the dirty log cannot be used")]
+    Log(#[source] MemoryError),
     #[error("malformed, or without file descriptors (is the memory backend share=on?)")]
     Table,
     #[error("there are {MAX_REGIONS} memory regions already")]
@@ -60,6 +62,7 @@ impl Refusal {
             Refusal::Fd(_) => "fd",
             Refusal::Start(..) => "ring_address",
             Refusal::Memory(error) => error.reason(),
+            Refusal::Log(_) => "log",
             Refusal::Table => "memory_table",
             Refusal::NoSlot => "memory_slots",
             Refusal::NoRegion => "memory_region",

@@ -5,7 +5,7 @@
 
 use super::{Device, RingLost, Rings, features};
 use crate::journal::{Journal, RingState};
-use crate::memory::{Alarm, GuestMemory};
+use crate::memory::{Alarm, DirtyLog, GuestMemory};
 use crate::virtio::{RingSetup, SplitRing, StartError};
 use std::sync::Arc;
 
@@ -17,6 +17,8 @@ pub(super) struct Context<'a, R> {
     pub alarm: Arc<Alarm>,
     /// `None` until a table came, and after one that was refused.
     pub memory: Option<Arc<GuestMemory>>,
+    /// Set by `SET_LOG_BASE`.
+    pub log: Option<Arc<DirtyLog>>,
     /// Acknowledged virtio features.
     pub features: u64,
     /// Set by `NET_SET_MTU`.
@@ -107,6 +109,7 @@ impl Vring {
         // Without the feature there is no message to enable a ring with.
         ring.setup.enabled |= cx.features & features::PROTOCOL_FEATURES == 0;
         ring.setup.mtu = cx.mtu;
+        ring.setup.log.clone_from(&cx.log);
         match SplitRing::start(ring.setup, Arc::clone(memory), cx.features) {
             Ok(started) => {
                 let (enabled, entries) = (started.enabled(), started.size());

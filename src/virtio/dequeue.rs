@@ -132,13 +132,14 @@ impl SplitRing {
         if self.taken.is_empty() {
             return;
         }
+        let before = self.next_used;
         for &head in &self.taken {
             self.write_used(self.next_used, head, 0);
             self.next_used = self.next_used.wrapping_add(1);
         }
         self.next_avail = self.next_avail.wrapping_add(self.taken.len() as u16);
         self.taken.clear();
-        self.device.publish_used_idx(self.next_used);
+        self.publish_used(before);
     }
 }
 

@@ -7,9 +7,10 @@
 
 use super::chain::{Desc, Direction, Pieces};
 use super::net::{HEADER, LEGACY_HEADER};
-use super::ring::{MOST_TAKEN, SplitRing};
+use super::ring::{MOST_TAKEN, RingLog, SplitRing};
 use crate::arch;
 use crate::counters::{QueueCounters, Reason};
+use crate::memory::GuestMemory;
 use crate::packet::{BURST, MAX_PACKET, Packets, SEGMENTS, Segment};
 use arrayvec::ArrayVec;
 
@@ -34,7 +35,7 @@ impl SplitRing {
         counters.packets.add(delivered.packets);
         counters.bytes.add(delivered.bytes);
         if self.next_used != before {
-            self.device.publish_used_idx(self.next_used);
+            self.publish_used(before);
         }
     }
 
@@ -67,7 +68,10 @@ impl SplitRing {
         // can cost its neighbours.
         let mut budget = BURST * 64 + packets.bytes() / 32;
         loop {
-            which = self.send_singles::<H>(packets, which, &mut delivered);
+            // The way of single buffers knows nothing of the log.
+            if self.log.is_none() {
+                which = self.send_singles::<H>(packets, which, &mut delivered);
+            }
             let Some((&i, rest)) = which.split_first() else {
                 break;
             };
@@ -172,6 +176,9 @@ impl SplitRing {
         }
         // SAFETY: every piece was translated, and together they hold `need` bytes.
         unsafe { scatter::<H>(packets, i, pieces.as_slice(), chains.len() as u16) };
+        if let Some(log) = &self.log {
+            log_pieces(log, &self.memory, pieces.as_slice(), need as usize);
+        }
         self.give_back(&chains);
         Ok(())
     }
@@ -285,6 +292,16 @@ unsafe fn scatter<const H: usize>(packets: &Packets, i: usize, pieces: &[Segment
         for segment in packets.tail(i) {
             writer.write(segment.ptr, segment.len as usize);
         }
+    }
+}
+
+/// The first `len` bytes of `pieces` were written.
+#[cold]
+fn log_pieces(log: &RingLog, memory: &GuestMemory, pieces: &[Segment], mut len: usize) {
+    for piece in pieces {
+        let written = len.min(piece.len as usize);
+        log.buffer(memory, piece.ptr, written);
+        len -= written;
     }
 }
 

@@ -4,6 +4,7 @@
 mod borders;
 mod dequeue;
 mod differential;
+mod dirty;
 mod enqueue;
 mod guest;
 mod protocol;
