@@ -4,7 +4,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::frontend::{self, GuestConfig, GuestError, Report};
+use crate::frontend::{self, GuestConfig, GuestError, Latency, Report};
 use crate::sys::{self, stop_on_signal};
 use std::fmt::Write;
 
@@ -46,8 +46,11 @@ fn table(report: &Report) -> String {
         report.cycles_per_packet,
     );
     if report.mode == frontend::Mode::Verify {
-        let Report { lost, corrupt, duplicated, .. } = report;
+        let Report { lost, corrupt, duplicated, latency, .. } = report;
         let _ = writeln!(out, "lost: {lost}  corrupt: {corrupt}  duplicated: {duplicated}");
+        if let Some(Latency { p50, p99, p999 }) = latency {
+            let _ = writeln!(out, "round trip: p50 {p50:.1}  p99 {p99:.1}  p99.9 {p999:.1} us");
+        }
     } else if report.lost > 0 {
         let _ = writeln!(out, "not sent on: {}", report.lost);
     }

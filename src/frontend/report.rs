@@ -1,6 +1,7 @@
 #![forbid(unsafe_code)]
 //! What a guest says at the end.
 
+use super::latency::Latency;
 use serde::Serialize;
 
 /// What a guest does.
@@ -48,6 +49,9 @@ pub struct Report {
     pub corrupt: u64,
     /// `verify`: came back again.
     pub duplicated: u64,
+    /// `verify`: how long packets were on their way.
+    #[serde(rename = "latency_us", skip_serializing_if = "Option::is_none")]
+    pub latency: Option<Latency>,
     /// Packets a second in each 100 ms.
     #[serde(skip)]
     pub windows: Vec<f64>,
@@ -89,6 +93,7 @@ mod tests {
             lost: 9,
             corrupt: 10,
             duplicated: 11,
+            latency: None,
             windows: vec![3.0, 1.0, 2.0],
             cycles_per_packet: 0,
             lost_interrupts: 0,
@@ -96,6 +101,10 @@ mod tests {
         let json = serde_json::to_string(&report).unwrap();
         let expected = r#"{"mode":"rxonly","size":64,"seconds":1.0,"rx_packets":2,"tx_packets":3,"rx_pps":6.0,"tx_pps":7.0,"best_pps":8.0,"lost":9,"corrupt":10,"duplicated":11}"#;
         assert_eq!(json, expected);
+        let latency = Some(Latency { p50: 1.5, p99: 2.0, p999: 3.25 });
+        let json = serde_json::to_string(&Report { latency, ..report.clone() }).unwrap();
+        let more = r#","latency_us":{"p50":1.5,"p99":2.0,"p99.9":3.25}}"#;
+        assert_eq!(json, expected.strip_suffix('}').unwrap().to_owned() + more);
         assert!((report.median_pps() - 2.0).abs() < 1e-9);
     }
 }

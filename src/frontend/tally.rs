@@ -7,7 +7,8 @@
 //! the newest number seen. Memory is bounded.
 
 use super::frame::Number;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Instant;
 
 /// Numbers counted lost that are remembered, in case they arrive after all.
 const REMEMBERED: usize = 65536;
@@ -29,6 +30,8 @@ struct Stream {
     next: u64,
     /// Number of the next packet to receive.
     expected: u64,
+    /// When those from `expected` up to `next` were sent.
+    sent: VecDeque<Instant>,
     lost: BTreeSet<u64>,
 }
 
@@ -63,9 +66,11 @@ impl Tally {
         Number { stream: self.turn as u16, seq: self.streams[self.turn].next }
     }
 
-    /// The packet [`Tally::next`] was sent.
-    pub fn sent(&mut self) {
-        self.streams[self.turn].next += 1;
+    /// The packet [`Tally::next`] was sent at `when`.
+    pub fn sent(&mut self, when: Instant) {
+        let stream = &mut self.streams[self.turn];
+        stream.next += 1;
+        stream.sent.push_back(when);
         self.turn = (self.turn + 1) % self.streams.len();
         self.in_flight += 1;
     }
@@ -80,23 +85,27 @@ impl Tally {
         self.streams.get(usize::from(number.stream)).is_some_and(|s| number.seq < s.next)
     }
 
-    /// A packet arrived that says it is `number`; `intact`: it is so, byte for byte.
-    pub fn received(&mut self, number: Option<Number>, intact: bool) {
+    /// A packet arrived that says it is `number`; `intact`: it is so, byte for byte. Returns
+    /// when it was sent, if it is intact and in order.
+    pub fn received(&mut self, number: Option<Number>, intact: bool) -> Option<Instant> {
         if !intact {
             self.verdict.corrupt += 1;
         }
-        let Some(number) = number else { return };
-        let Some(stream) = self.streams.get_mut(usize::from(number.stream)) else { return };
-        let seq = number.seq;
+        let Number { stream, seq } = number?;
+        let stream = self.streams.get_mut(usize::from(stream))?;
         if (stream.expected..stream.next).contains(&seq) {
             let gap = stream.expected..seq;
             self.in_flight -= seq - stream.expected + 1;
             self.verdict.lost += seq - stream.expected;
+            let sent = stream.sent.drain(..=(seq - stream.expected) as usize).next_back();
             stream.expected = seq + 1;
             stream.remember(gap);
-        } else if intact && seq < stream.expected && !stream.lost.remove(&seq) {
+            return sent.filter(|_| intact);
+        }
+        if intact && seq < stream.expected && !stream.lost.remove(&seq) {
             self.verdict.duplicated += 1;
         }
+        None
     }
 
     /// Nothing arrives any more: all that is in flight is lost.
@@ -105,6 +114,7 @@ impl Tally {
             let gap = stream.expected..stream.next;
             self.verdict.lost += stream.next - stream.expected;
             stream.expected = stream.next;
+            stream.sent.clear();
             stream.remember(gap);
         }
         self.in_flight = 0;
@@ -128,11 +138,26 @@ mod tests {
     /// Sends ten packets in one stream, receives `seqs`.
     fn verdict(seqs: &[u64]) -> (Verdict, u64) {
         let mut tally = Tally::new(1);
-        (0..10).for_each(|_| tally.sent());
+        (0..10).for_each(|_| tally.sent(Instant::now()));
         for &seq in seqs {
             tally.received(Some(Number { stream: 0, seq }), true);
         }
         (tally.verdict(), tally.in_flight())
+    }
+
+    #[test]
+    fn send_times_are_those_of_their_packets() {
+        let mut tally = Tally::new(2);
+        let start = Instant::now();
+        let at = |i| start + std::time::Duration::from_millis(i);
+        (0..10).for_each(|i| tally.sent(at(i)));
+        let mut received =
+            |stream, seq, intact| tally.received(Some(Number { stream, seq }), intact);
+        assert_eq!(received(1, 0, true), Some(at(1)));
+        assert_eq!(received(0, 2, true), Some(at(4)));
+        assert_eq!(received(0, 1, true), None);
+        assert_eq!(received(0, 3, false), None);
+        assert_eq!(received(0, 4, true), Some(at(8)));
     }
 
     #[test]
@@ -158,7 +183,7 @@ mod tests {
     #[test]
     fn corrupt_packets_take_their_place() {
         let mut tally = Tally::new(1);
-        (0..3).for_each(|_| tally.sent());
+        (0..3).for_each(|_| tally.sent(Instant::now()));
         tally.received(Some(Number { stream: 0, seq: 0 }), false);
         tally.received(Some(Number { stream: 0, seq: 1 }), true);
         // Numbers never sent, or of no stream, are corrupt and nothing else.
@@ -172,13 +197,13 @@ mod tests {
     #[test]
     fn giving_up_loses_what_is_in_flight_and_goes_on() {
         let mut tally = Tally::new(2);
-        (0..6).for_each(|_| tally.sent());
+        (0..6).for_each(|_| tally.sent(Instant::now()));
         tally.received(Some(Number { stream: 1, seq: 0 }), true);
         tally.give_up();
         assert_eq!((tally.verdict().lost, tally.in_flight()), (5, 0));
         tally.received(Some(Number { stream: 1, seq: 1 }), true);
         assert_eq!(tally.next(), Number { stream: 0, seq: 3 });
-        tally.sent();
+        tally.sent(Instant::now());
         tally.received(Some(Number { stream: 0, seq: 3 }), true);
         assert_eq!(tally.verdict(), Verdict { lost: 5, ..Verdict::default() });
     }

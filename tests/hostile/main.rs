@@ -8,6 +8,7 @@ mod common;
 mod attack;
 mod chains;
 mod garbage;
+mod load;
 mod neighbour;
 mod rings;
 mod truncated;

@@ -61,6 +61,7 @@ impl Progress {
             lost: verdict.lost,
             corrupt: verdict.corrupt,
             duplicated: verdict.duplicated,
+            latency: None,
             cycles_per_packet: meter.cycles_per_packet(),
             windows: meter.into_windows(),
             lost_interrupts: guest.lost_interrupts() - self.lost_interrupts_before,

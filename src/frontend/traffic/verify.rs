@@ -5,6 +5,7 @@ use crate::frontend::GuestError;
 use crate::frontend::driver::{Burst, Completed};
 use crate::frontend::frame::{Frames, Number, number_of};
 use crate::frontend::guest::{Guest, drain};
+use crate::frontend::latency::RoundTrips;
 use crate::frontend::meter::{Meter, Tick};
 use crate::frontend::report::{Mode, Report};
 use crate::frontend::tally::Tally;
@@ -46,6 +47,7 @@ pub struct VerifyPlan {
 struct Run {
     frames: Frames,
     tally: Tally,
+    round_trips: RoundTrips,
     sizes: Sizes,
     limit: u64,
     /// A packet received, header included; and what it should be.
@@ -74,6 +76,7 @@ impl Guest {
         let mut run = Run {
             frames: Frames::new(self.epoch, streams > 1),
             tally: Tally::new(streams),
+            round_trips: RoundTrips::new(),
             sizes: plan.sizes,
             limit,
             seen: Vec::new(),
@@ -111,7 +114,9 @@ impl Guest {
             drain(&mut pair.tx, &mut pair.tx_pool).map_err(at(0, q))?;
         }
         let verdict = run.tally.verdict();
-        Ok(progress.report(self, (Mode::Verify, plan.sizes.max), (meter, seconds), verdict))
+        let mode = (Mode::Verify, plan.sizes.max);
+        let report = progress.report(self, mode, (meter, seconds), verdict);
+        Ok(Report { latency: run.round_trips.latency(), ..report })
     }
 
     /// How many packets may be in flight under `plan`, so that every one has its buffers.
@@ -172,12 +177,18 @@ impl Run {
         for (q, pair) in guest.ports[last].pairs.iter_mut().enumerate() {
             let pool = &mut pair.rx_pool;
             pair.rx.poll(pool, &mut burst).map_err(at(last, q))?;
+            if burst.is_empty() {
+                continue;
+            }
+            let now = Instant::now();
             for packet in &burst {
                 pool.read(*packet, &mut self.seen);
                 received.packets += 1;
                 received.bytes += u64::from(packet.len);
                 let header = pool.header_len();
-                self.judge(header);
+                if let Some(sent) = self.judge(header) {
+                    self.round_trips.record(now - sent);
+                }
                 pool.recycle(*packet);
             }
             // Before more is sent: a packet in flight has its buffer waiting.
@@ -186,7 +197,8 @@ impl Run {
         Ok(received)
     }
 
-    fn judge(&mut self, header: usize) {
+    /// Is the packet what was sent? If so, and if it is due, when that was.
+    fn judge(&mut self, header: usize) -> Option<Instant> {
         let frame = &self.seen[header..];
         let number = number_of(frame, |stream| self.tally.expected(stream));
         let intact = match number {
@@ -196,7 +208,7 @@ impl Run {
             }
             _ => false,
         };
-        self.tally.received(number, intact);
+        self.tally.received(number, intact)
     }
 
     /// As many packets as may be in flight and have room, but no more than 32; how many.
@@ -206,6 +218,7 @@ impl Run {
         for (q, pair) in pairs.iter_mut().enumerate() {
             while pair.tx.reclaim(&mut pair.tx_pool).map_err(at(0, q))? > 0 {}
         }
+        let now = Instant::now();
         while self.tally.in_flight() < self.limit && sent < ROUND {
             let number = self.tally.next();
             let q = usize::from(number.stream) % pairs.len();
@@ -215,7 +228,7 @@ impl Run {
             if !send_frame(&mut pair.tx, &mut pair.tx_pool, &self.due) {
                 break;
             }
-            self.tally.sent();
+            self.tally.sent(now);
             sent += 1;
         }
         for pair in pairs.iter_mut() {
