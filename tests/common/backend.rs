@@ -83,6 +83,17 @@ impl Backend {
         line.trim().strip_suffix(" kB").unwrap().parse().unwrap()
     }
 
+    /// Open files.
+    pub fn fds(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+
+    /// Mappings of guests' memory.
+    pub fn mapped(&self) -> usize {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", self.child.id())).unwrap();
+        maps.matches("memfd:").count()
+    }
+
     /// Nanoseconds of CPU time of all its threads.
     pub fn cpu_time(&self) -> u64 {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
