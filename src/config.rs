@@ -1,7 +1,14 @@
-//! Checked configuration: what `cli` makes of the command line, and `run` and `sweep` go by.
+//! Checked configuration: what `cli` makes of the command line, and `run` and `sweep` go by;
+//! and how a port is specified, on the command line and while a bridge runs.
 //!
 //! Promises: a value of these types is valid in itself (sizes in range, CPUs that exist, no
 //! path twice). Knows no flags and prints nothing.
+
+#![forbid(unsafe_code)]
+
+pub mod files;
+pub mod port;
+pub mod values;
 
 use std::path::PathBuf;
 use std::time::Duration;

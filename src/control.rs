@@ -103,23 +103,29 @@ impl VhostPort {
         Ok(VhostPort { journal, stop, socket, thread: Some(thread), ended })
     }
 
-    /// Disconnect the frontend, take its rings back, remove the socket.
-    pub fn stop(self) {
-        drop(self);
+    /// Disconnect the frontend, take its rings back, remove the socket. False if the port's
+    /// thread hangs: it may still start rings of this port one day.
+    pub fn stop(mut self) -> bool {
+        self.end()
+    }
+
+    fn end(&mut self) -> bool {
+        let Some(thread) = self.thread.take() else { return true };
+        // While the listener lives, so that the file can be told from one in its place.
+        self.socket = None;
+        self.stop.stop();
+        let ended = self.ended.recv_timeout(END) == Err(mpsc::RecvTimeoutError::Disconnected);
+        if !ended || thread.join().is_err() {
+            let text = "the port's thread did not end as it should".into();
+            self.journal.tell(Event::Failure { text });
+        }
+        ended
     }
 }
 
 impl Drop for VhostPort {
     fn drop(&mut self) {
-        // While the listener lives, so that the file can be told from one in its place.
-        self.socket = None;
-        self.stop.stop();
-        let ended = self.ended.recv_timeout(END) == Err(mpsc::RecvTimeoutError::Disconnected);
-        let thread = self.thread.take().filter(|_| ended);
-        if thread.is_none_or(|thread| thread.join().is_err()) {
-            let text = "the port's thread did not end as it should".into();
-            self.journal.tell(Event::Failure { text });
-        }
+        self.end();
     }
 }
 

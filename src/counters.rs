@@ -97,6 +97,11 @@ impl Counter {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
     }
 
+    /// Begin anew. Only the one writer may call this.
+    pub fn clear(&self) {
+        self.0.store(0, Relaxed);
+    }
+
     /// The value a moment ago.
     #[inline]
     pub fn get(&self) -> u64 {

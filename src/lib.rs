@@ -63,6 +63,7 @@
 //! frontend can restart a killed backend from the used index.
 
 pub mod arch;
+pub mod bridge;
 pub mod cli;
 pub mod config;
 pub mod control;

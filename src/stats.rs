@@ -2,8 +2,10 @@
 //!
 //! Promises: reading disturbs no worker (relaxed loads only); every number is derived from
 //! [`Snapshot`]s, so a table and the JSON of the same snapshot agree. RX is what we received
-//! from a port (a guest's tx), TX what we sent to it. Used by `run`; the writers are the owners
-//! of the queues and, for [`WorkerStats`], the workers.
+//! from a port (a guest's tx), TX what we sent to it. Ports are counted since they were opened or
+//! cleared ([`PortCounters::clear`]); two snapshots are compared only where they count since the
+//! same moment. Used by `bridge` and `run`; the writers are the owners of the queues and, for
+//! [`WorkerStats`], the workers.
 
 #![forbid(unsafe_code)]
 
@@ -20,14 +22,72 @@ use std::time::Instant;
 pub use worker::{WorkerStats, WorkerTotals};
 
 /// The counters of one port, by direction, a queue each.
+///
+/// A counter has one writer, which is not the one who clears it: what it had counted by then is
+/// remembered here and subtracted.
 #[derive(Debug, Clone)]
 pub struct PortCounters {
+    slot: usize,
     /// The port's journal, which knows its name.
     pub journal: Arc<Journal>,
     /// What is received from it.
     pub rx: Vec<Arc<QueueCounters>>,
     /// What is sent to it.
     pub tx: Vec<Arc<QueueCounters>>,
+    /// When they were cleared, and what they were then.
+    since: Instant,
+    before: Counted,
+}
+
+/// What the counters of a port say.
+#[derive(Debug, Clone, Default)]
+struct Counted {
+    rx: Totals,
+    tx: Totals,
+    refused: BTreeMap<&'static str, u64>,
+}
+
+impl PortCounters {
+    /// New ones for port `slot`, with as many queue pairs.
+    pub fn new(slot: usize, journal: &Arc<Journal>, queues: u16) -> Self {
+        let counters = || (0..queues).map(|_| Arc::default()).collect();
+        PortCounters {
+            slot,
+            journal: Arc::clone(journal),
+            rx: counters(),
+            tx: counters(),
+            since: Instant::now(),
+            before: Counted::default(),
+        }
+    }
+
+    /// Count anew from now on.
+    pub fn clear(&mut self) {
+        self.before = self.count();
+        self.since = Instant::now();
+    }
+
+    /// What was counted since the start, or since they were cleared.
+    pub fn totals(&self) -> PortTotals {
+        let Counted { rx, tx, mut refused } = self.count();
+        for (reason, n) in &mut refused {
+            *n -= self.before.refused.get(reason).copied().unwrap_or(0).min(*n);
+        }
+        refused.retain(|_, n| *n > 0);
+        PortTotals {
+            slot: self.slot,
+            since: self.since,
+            name: self.journal.port().into(),
+            rx: rx.minus(&self.before.rx),
+            tx: tx.minus(&self.before.tx),
+            refused,
+        }
+    }
+
+    fn count(&self) -> Counted {
+        let (rx, tx) = (Totals::read(&self.rx), Totals::read(&self.tx));
+        Counted { rx, tx, refused: self.journal.status().refused }
+    }
 }
 
 /// Packets lost, by reason.
@@ -53,6 +113,13 @@ impl Drops {
     fn plus(mut self, other: &Drops) -> Drops {
         for (sum, n) in self.0.iter_mut().zip(other.0) {
             *sum += n;
+        }
+        self
+    }
+
+    fn minus(mut self, other: &Drops) -> Drops {
+        for (rest, n) in self.0.iter_mut().zip(other.0) {
+            *rest = rest.saturating_sub(n);
         }
         self
     }
@@ -90,11 +157,23 @@ impl Totals {
         }
         totals
     }
+
+    fn minus(&self, other: &Totals) -> Self {
+        Totals {
+            packets: self.packets.saturating_sub(other.packets),
+            bytes: self.bytes.saturating_sub(other.bytes),
+            drops: self.drops.minus(&other.drops),
+        }
+    }
 }
 
 /// What one port has moved and lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortTotals {
+    /// Its number.
+    pub slot: usize,
+    /// Since when this was counted: since the port was opened or cleared.
+    pub since: Instant,
     /// The port's name.
     pub name: String,
     /// Received from it.
@@ -110,7 +189,7 @@ pub struct PortTotals {
 pub struct Snapshot {
     /// When.
     pub at: Instant,
-    /// The ports, in the order of the command line.
+    /// The ports there are, by number.
     pub ports: Vec<PortTotals>,
     /// The workers.
     pub workers: Vec<WorkerTotals>,
@@ -118,22 +197,20 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Read everything now.
-    pub fn take(ports: &[PortCounters], workers: &[Arc<WorkerStats>]) -> Self {
-        let port = |port: &PortCounters| PortTotals {
-            name: port.journal.port().into(),
-            rx: Totals::read(&port.rx),
-            tx: Totals::read(&port.tx),
-            refused: port.journal.status().refused,
-        };
+    pub fn take<'a>(
+        ports: impl IntoIterator<Item = &'a PortCounters>,
+        workers: impl IntoIterator<Item = &'a Arc<WorkerStats>>,
+    ) -> Self {
         Snapshot {
             at: Instant::now(),
-            ports: ports.iter().map(port).collect(),
-            workers: workers.iter().map(|worker| worker.read()).collect(),
+            ports: ports.into_iter().map(PortCounters::totals).collect(),
+            workers: workers.into_iter().map(|worker| worker.read()).collect(),
         }
     }
 
-    /// The tables for people, about 90 columns wide: totals of every port, rates since
-    /// `earlier`, cycles of every worker.
+    /// The tables for people, about 90 columns wide: totals of every port, cycles of every
+    /// worker, and rates since `earlier`, or since the port was opened or cleared if that was
+    /// later.
     pub fn table(&self, earlier: &Snapshot) -> String {
         table::render(self, earlier)
     }
@@ -150,6 +227,12 @@ impl Snapshot {
     /// None in practice: there is nothing in it that JSON cannot say.
     pub fn json(&self) -> serde_json::Result<String> {
         serde_json::to_string(self)
+    }
+}
+
+impl Serialize for PortTotals {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        PortJson::new(self).serialize(serializer)
     }
 }
 
@@ -203,9 +286,8 @@ impl WorkerJson {
 impl Serialize for Snapshot {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(2))?;
-        let ports: Vec<PortJson> = self.ports.iter().map(PortJson::new).collect();
         let workers: Vec<WorkerJson> = self.workers.iter().map(WorkerJson::new).collect();
-        map.serialize_entry("ports", &ports)?;
+        map.serialize_entry("ports", &self.ports)?;
         map.serialize_entry("workers", &workers)?;
         map.end()
     }
@@ -227,20 +309,18 @@ mod tests {
             }
             Arc::new(queue)
         };
+        let journal = |name| Arc::new(Journal::new(name, &Arc::default()));
         let port = PortCounters {
-            journal: Arc::new(Journal::new("vhost:/tmp/vm0.sock", &Arc::default())),
             rx: vec![
                 queue(100, 6400, &[(Reason::Runt, 3)]),
                 queue(20, 1280, &[(Reason::Runt, 1), (Reason::BadNext, 2)]),
             ],
             tx: vec![queue(7, 700, &[(Reason::NoBuffers, 9), (Reason::Runt, 5)])],
+            ..PortCounters::new(0, &journal("vhost:/tmp/vm0.sock"), 0)
         };
         port.journal.tell(Event::refused("SET_VRING_NUM", "ring_size", "no".into()));
-        let null = PortCounters {
-            journal: Arc::new(Journal::new("null", &Arc::default())),
-            rx: vec![],
-            tx: vec![queue(1, 60, &[])],
-        };
+        let tx = vec![queue(1, 60, &[])];
+        let null = PortCounters { tx, ..PortCounters::new(1, &journal("null"), 0) };
         let worker = WorkerStats::new(Some(2), 1e9);
         worker.record(32, 32 * 40);
         worker.record(32, 32 * 51);
@@ -256,6 +336,23 @@ mod tests {
         assert_eq!((port.tx.packets, port.tx.bytes), (7, 700));
         assert_eq!((port.rx.drops.of(Reason::Runt), port.rx.drops.total()), (4, 6));
         assert_eq!(port.tx.drops.total(), 14);
+    }
+
+    #[test]
+    fn a_cleared_port_counts_from_zero_and_a_reader_of_before_knows() {
+        let (mut ports, workers) = sources();
+        let before = Snapshot::take(&ports, &workers);
+        ports[0].clear();
+        ports[0].rx[0].packets.add(5);
+        ports[0].rx[1].lost(Reason::BadNext, 1);
+        ports[0].journal.tell(Event::refused("SET_VRING_NUM", "no_ring", "no".into()));
+        let now = Snapshot::take(&ports, &workers);
+        let port = &now.ports[0];
+        assert_eq!((port.rx.packets, port.rx.bytes, port.tx), (5, 0, Totals::default()));
+        assert_eq!((port.rx.drops.total(), port.rx.drops.of(Reason::BadNext)), (1, 1));
+        assert_eq!(port.refused.iter().collect::<Vec<_>>(), [(&"no_ring", &1)]);
+        assert!(port.since > before.ports[0].since);
+        assert_eq!(now.ports[1], before.ports[1]);
     }
 
     #[test]

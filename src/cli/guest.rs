@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::{UsageError, values};
+use crate::config::files::{self, FileError};
 use crate::frontend::{GuestConfig, GuestOptions, HeaderPlace, Layout, Mode, Table};
 use crate::guest::GuestArgs;
 use clap::ValueEnum;
@@ -177,12 +178,12 @@ impl GuestFlags {
 
     fn check_sockets(&self) -> Result<(), UsageError> {
         match self.sockets.as_slice() {
-            [a, b] if a == b => return Err(UsageError::DuplicatePath(a.clone())),
+            [a, b] if a == b => return Err(FileError::Duplicate(a.clone()).into()),
             [_] | [_, _] => {}
             more => return Err(UsageError::Sockets(more.len())),
         }
         if self.server {
-            self.sockets.iter().try_for_each(|path| values::check_creatable(path))?;
+            self.sockets.iter().try_for_each(|path| files::check_creatable(path))?;
         }
         Ok(())
     }

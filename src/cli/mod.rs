@@ -8,18 +8,17 @@
 #![forbid(unsafe_code)]
 
 mod guest;
-mod port;
 mod run;
 mod sweep;
 mod values;
 
+use crate::config::files::FileError;
 use crate::config::{RunConfig, SweepArgs};
 use crate::frontend::OptionsError;
 use crate::guest::GuestArgs;
 use clap::error::ErrorKind;
 use clap::{ArgAction, Parser, Subcommand};
 use std::ffi::OsString;
-use std::path::PathBuf;
 use tracing::Level;
 
 const EXAMPLES: &str = "\
@@ -94,9 +93,6 @@ pub enum UsageError {
     /// A flag or its value, as `clap` and the parsers in this module's files say it.
     #[error("{0}")]
     Flag(String),
-    /// One file is wanted for two purposes.
-    #[error("{} is used twice; each use needs a file of its own", .0.display())]
-    DuplicatePath(PathBuf),
     /// Other modes make no frames.
     #[error(
         "--size is the size of the frames that --forward txonly makes; give both or leave it out"
@@ -130,25 +126,9 @@ pub enum UsageError {
     /// A sweep has two threads.
     #[error("{0} CPUs for a sweep; it needs two: backend,guest")]
     SweepCpus(usize),
-    /// An input file that cannot be used.
-    #[error("cannot read {}: {error}; give a capture file that can be read", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The system's answer.
-        error: std::io::Error,
-    },
-    /// An output or a socket in a directory that is not there.
-    #[error("cannot create {}: there is no directory {}", path.display(), directory.display())]
-    NoDirectory {
-        /// The file.
-        path: PathBuf,
-        /// What should be a directory.
-        directory: PathBuf,
-    },
-    /// An output where a directory is.
-    #[error("cannot create {}: it is a directory; name a file", .0.display())]
-    IsDirectory(PathBuf),
+    /// A file or a socket.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// A guest drives one port or two.
     #[error("{0} sockets; a guest drives one or two")]
     Sockets(usize),

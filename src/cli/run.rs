@@ -4,13 +4,12 @@
 
 #![forbid(unsafe_code)]
 
-use super::{UsageError, port, values};
-use crate::config::{ForwardMode, PollMode, PortKind, PortSpec, RunConfig};
+use super::{UsageError, values};
+use crate::config::files::{FileError, Files};
+use crate::config::{ForwardMode, PollMode, PortSpec, RunConfig, files, port};
 use crate::packet::BURST;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
-use std::fs::File;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Bridge ports until stopped
@@ -101,10 +100,7 @@ impl RunFlags {
             return Err(UsageError::SizeOfNothing);
         }
         check_pairs(&self.ports, self.forward)?;
-        check_paths(&self.ports)?;
-        for port in &self.ports {
-            check_files(port)?;
-        }
+        check_files(&self.ports)?;
         if !self.cpus.is_empty() {
             values::check_cpus(&self.cpus, &values::available_cpus()?)?;
         }
@@ -139,48 +135,10 @@ fn check_pairs(ports: &[PortSpec], forward: ForwardMode) -> Result<(), UsageErro
     Ok(())
 }
 
-/// No socket and no output is anybody else's file. An input may be read by several ports.
-fn check_paths(ports: &[PortSpec]) -> Result<(), UsageError> {
-    let same = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.into());
-    let mut written: Vec<PathBuf> = Vec::new();
-    let mut read: Vec<PathBuf> = Vec::new();
-    for port in ports {
-        match &port.kind {
-            PortKind::Vhost(spec) => written.push(same(&spec.path)),
-            PortKind::Pcap(spec) => {
-                read.push(same(&spec.input));
-                written.extend(spec.output.as_deref().map(same));
-            }
-            PortKind::Null => {}
-        }
-    }
-    for (i, path) in written.iter().enumerate() {
-        if read.contains(path) || written[..i].contains(path) {
-            return Err(UsageError::DuplicatePath(path.clone()));
-        }
-    }
-    Ok(())
-}
-
-/// Inputs are there, and so are the directories of what will be created.
-fn check_files(port: &PortSpec) -> Result<(), UsageError> {
-    match &port.kind {
-        PortKind::Vhost(spec) if spec.client => Ok(()),
-        PortKind::Vhost(spec) => values::check_creatable(&spec.path),
-        PortKind::Pcap(spec) => {
-            let unreadable = |error| UsageError::Unreadable { path: spec.input.clone(), error };
-            let metadata = std::fs::metadata(&spec.input).map_err(unreadable)?;
-            if metadata.is_dir() {
-                return Err(unreadable(std::io::ErrorKind::IsADirectory.into()));
-            }
-            // Opening a pipe would wait for its writer.
-            if metadata.is_file() {
-                File::open(&spec.input).map_err(unreadable)?;
-            }
-            spec.output.as_deref().map_or(Ok(()), values::check_creatable)
-        }
-        PortKind::Null => Ok(()),
-    }
+fn check_files(ports: &[PortSpec]) -> Result<(), FileError> {
+    let mut files = Files::default();
+    ports.iter().try_for_each(|port| files.take(port))?;
+    ports.iter().try_for_each(files::check_files)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::{UsageError, values};
+use crate::config::files::{self, FileError};
 use crate::config::{Against, SweepArgs};
 use std::path::PathBuf;
 
@@ -63,10 +64,10 @@ impl SweepFlags {
         }
         match (&self.json, &self.svg) {
             (Some(json), Some(svg)) if json == svg => {
-                return Err(UsageError::DuplicatePath(json.clone()));
+                return Err(FileError::Duplicate(json.clone()).into());
             }
             (json, svg) => {
-                json.iter().chain(svg).try_for_each(|path| values::check_creatable(path))?;
+                json.iter().chain(svg).try_for_each(|path| files::check_creatable(path))?;
             }
         }
         Ok(SweepArgs {

@@ -1,106 +1,15 @@
-//! Values that several commands have: sizes, durations, switches, CPUs, files.
+//! The CPUs that several commands are given, and the values that all of them have.
 //!
-//! Promises: the parsers are pure, and an error says what would be right (`clap` puts the flag
-//! and the value before it). The checks of CPUs and files look at the machine and change
-//! nothing.
+//! Promises: the checks look at the machine and change nothing.
 
 #![forbid(unsafe_code)]
 
 use super::UsageError;
-use crate::packet::{MAX_PACKET, MIN_PACKET};
-use crate::sys::{self, unix::MAX_PATH};
-use std::ops::RangeInclusive;
-use std::path::Path;
-use std::time::Duration;
+use crate::sys;
 
-/// Why a value was refused, and what would be right.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ValueError {
-    /// A frame size.
-    #[error("a frame has {MIN_PACKET} to {MAX_PACKET} bytes")]
-    Size,
-    /// A number outside of its range.
-    #[error("a number from {0} to {1}")]
-    Number(u64, u64),
-    /// A ring size.
-    #[error("a power of two from 2 to 32768")]
-    RingSize,
-    /// A duration.
-    #[error(
-        "a duration is a number above 0 with a unit, like 500ms, 5s or 1m; without one, seconds"
-    )]
-    Duration,
-    /// On or off.
-    #[error("on or off")]
-    Switch,
-    /// The number of a CPU.
-    #[error("the number of a CPU")]
-    Cpu,
-    /// A path that no socket can have.
-    #[error("the path of a socket has 1 to {MAX_PATH} bytes")]
-    SocketPath,
-}
-
-/// A frame size in bytes.
-pub fn size(text: &str) -> Result<usize, ValueError> {
-    number(text, MIN_PACKET as u64..=MAX_PACKET as u64)
-        .map(|size| size as usize)
-        .map_err(|_| ValueError::Size)
-}
-
-/// A decimal number in `range`.
-pub fn number(text: &str, range: RangeInclusive<u64>) -> Result<u64, ValueError> {
-    let digits = text.bytes().all(|b| b.is_ascii_digit());
-    let number = text.parse().ok().filter(|n| digits && range.contains(n));
-    number.ok_or(ValueError::Number(*range.start(), *range.end()))
-}
-
-/// Queue pairs.
-pub fn queues(text: &str) -> Result<u16, ValueError> {
-    number(text, 1..=128).map(|n| n as u16)
-}
-
-/// The size of a split ring.
-pub fn ring_size(text: &str) -> Result<u16, ValueError> {
-    let size = number(text, 2..=32768).ok().filter(|n| n.is_power_of_two());
-    size.map(|n| n as u16).ok_or(ValueError::RingSize)
-}
-
-/// `5s`, `500ms`, `1m`, `1.5` (seconds).
-pub fn duration(text: &str) -> Result<Duration, ValueError> {
-    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
-    let number: f64 = text[..text.len() - unit.len()].parse().map_err(|_| ValueError::Duration)?;
-    let seconds = match unit {
-        "ms" => number / 1000.0,
-        "" | "s" => number,
-        "m" => number * 60.0,
-        _ => return Err(ValueError::Duration),
-    };
-    let duration = Duration::try_from_secs_f64(seconds).ok();
-    duration.filter(|d| !d.is_zero()).ok_or(ValueError::Duration)
-}
-
-/// `on` or `off`.
-pub fn switch(text: &str) -> Result<bool, ValueError> {
-    match text {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err(ValueError::Switch),
-    }
-}
-
-/// The number of a CPU.
-pub fn cpu(text: &str) -> Result<usize, ValueError> {
-    number(text, 0..=u32::MAX.into()).map(|n| n as usize).map_err(|_| ValueError::Cpu)
-}
-
-/// A path that a socket can have.
-pub fn socket_path(text: &str) -> Result<std::path::PathBuf, ValueError> {
-    if text.is_empty() || text.len() > MAX_PATH {
-        return Err(ValueError::SocketPath);
-    }
-    Ok(text.into())
-}
+pub use crate::config::values::{
+    ValueError, cpu, duration, number, queues, ring_size, size, socket_path, switch,
+};
 
 /// The CPUs there are.
 pub fn available_cpus() -> Result<Vec<usize>, UsageError> {
@@ -130,65 +39,9 @@ fn list(numbers: &[usize]) -> String {
     runs.map(run).collect::<Vec<_>>().join(",")
 }
 
-/// A file can be created at `path`: its directory exists, and it is none itself.
-pub fn check_creatable(path: &Path) -> Result<(), UsageError> {
-    if path.is_dir() {
-        return Err(UsageError::IsDirectory(path.into()));
-    }
-    // The parent of a bare name is the empty path.
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    match parent.filter(|parent| !parent.is_dir()) {
-        Some(none) => Err(UsageError::NoDirectory { path: path.into(), directory: none.into() }),
-        None => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_and_numbers_have_ranges() {
-        assert_eq!([size("14"), size("65535")], [Ok(14), Ok(65535)]);
-        for bad in ["13", "65536", "", "-1", "+64", "64b", "99999999999999999999"] {
-            assert_eq!(size(bad), Err(ValueError::Size), "{bad}");
-        }
-        assert_eq!(ValueError::Size.to_string(), "a frame has 14 to 65535 bytes");
-        assert_eq!(number("64", 1..=64), Ok(64));
-        assert_eq!(number("65", 1..=64).unwrap_err().to_string(), "a number from 1 to 64");
-        assert_eq!([queues("1"), queues("128")], [Ok(1), Ok(128)]);
-        assert!(queues("0").is_err() && queues("129").is_err());
-        assert_eq!([ring_size("2"), ring_size("32768")], [Ok(2), Ok(32768)]);
-        for bad in ["1", "3", "65536", "0"] {
-            assert_eq!(ring_size(bad), Err(ValueError::RingSize), "{bad}");
-        }
-    }
-
-    #[test]
-    fn durations_have_units() {
-        let good = [
-            ("5s", 5000),
-            ("500ms", 500),
-            ("1m", 60_000),
-            ("7", 7000),
-            ("1.5", 1500),
-            ("0.5m", 30_000),
-        ];
-        for (text, ms) in good {
-            assert_eq!(duration(text), Ok(Duration::from_millis(ms)), "{text}");
-        }
-        for bad in ["", "s", "0", "0s", "-1s", "5 s", "5h", "1e99", "1.2.3", ".", "five", "5sec"] {
-            assert_eq!(duration(bad), Err(ValueError::Duration), "{bad}");
-        }
-        // More seconds than a Duration holds.
-        assert_eq!(duration(&"9".repeat(40)), Err(ValueError::Duration));
-    }
-
-    #[test]
-    fn switches_are_on_or_off() {
-        assert_eq!([switch("on"), switch("off")], [Ok(true), Ok(false)]);
-        assert_eq!(switch("yes").unwrap_err().to_string(), "on or off");
-    }
 
     #[test]
     fn cpus_are_checked_against_those_there_are() {
@@ -198,32 +51,5 @@ mod tests {
         assert_eq!(missing, "CPU 5 does not exist; there are 0-3,6,8-9");
         let twice = check_cpus(&[2, 0, 2], &there).unwrap_err().to_string();
         assert_eq!(twice, "CPU 2 is given twice; every thread needs one of its own");
-        assert_eq!(cpu("x").unwrap_err().to_string(), "the number of a CPU");
-    }
-
-    #[test]
-    fn socket_paths_are_short() {
-        assert!(socket_path(&"a".repeat(107)).is_ok());
-        for bad in ["", &"a".repeat(108)] {
-            let refused = socket_path(bad).unwrap_err().to_string();
-            assert_eq!(refused, "the path of a socket has 1 to 107 bytes");
-        }
-    }
-
-    #[test]
-    fn files_are_created_in_directories_that_exist() {
-        let dir = tempfile::tempdir().unwrap();
-        assert!(check_creatable(Path::new("bare")).is_ok());
-        assert!(check_creatable(&dir.path().join("new")).is_ok());
-        let missing = dir.path().join("no");
-        let refused = check_creatable(&missing.join("new")).unwrap_err().to_string();
-        let (path, directory) = (missing.join("new"), missing.display().to_string());
-        let expected =
-            format!("cannot create {}: there is no directory {directory}", path.display());
-        assert_eq!(refused, expected);
-        let refused = check_creatable(dir.path()).unwrap_err().to_string();
-        let expected =
-            format!("cannot create {}: it is a directory; name a file", dir.path().display());
-        assert_eq!(refused, expected);
     }
 }

@@ -33,10 +33,8 @@ struct Owner {
 impl Owner {
     /// Post a command and wait for what the worker sends back.
     fn ask<T>(&self, command: impl FnOnce(mpsc::Sender<T>) -> Command) -> Option<T> {
-        let (reply, answer) = mpsc::channel();
-        self.inbox.post(command(reply));
         let limit = if self.hung.get() { HUNG_ANSWER } else { ANSWER };
-        let answer = answer.recv_timeout(limit);
+        let answer = self.inbox.ask(limit, command);
         self.hung.set(matches!(answer, Err(mpsc::RecvTimeoutError::Timeout)));
         answer.ok()
     }

@@ -5,7 +5,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Forwarder, Outputs, PortId, own_mac, paired};
+use super::{Forwarder, Outputs, Pairs, PortId, own_mac};
 use crate::counters::Reason;
 use crate::packet::{MIN_PACKET, Packets};
 use crate::wire::Mac;
@@ -13,8 +13,8 @@ use crate::wire::Mac;
 /// To the paired port with new addresses: the destination is testpmd's default peer of the
 /// output port, the source is the output port's own ([`own_mac`]).
 pub struct SetMacs {
-    /// How many there are.
-    pub ports: usize,
+    /// Who is paired with whom.
+    pub pairs: Pairs,
 }
 
 /// Where testpmd sends by default: `02:00:00:00:00:0X` at output port X.
@@ -25,23 +25,31 @@ fn peer_mac(port: PortId) -> Mac {
 
 impl Forwarder for SetMacs {
     fn forward(&mut self, from: PortId, packets: &mut Packets, out: &mut Outputs) {
-        let port = paired(from, self.ports);
+        let port = self.pairs.of(from);
         let mut macs = [0; 12];
         macs[..6].copy_from_slice(&peer_mac(port));
         macs[6..].copy_from_slice(&own_mac(port));
         rewrite(port, packets, out, |old| *old = macs);
     }
+
+    fn pair(&mut self, pairs: Pairs) {
+        self.pairs = pairs;
+    }
 }
 
 /// To the paired port, source and destination swapped.
 pub struct SwapMacs {
-    /// How many there are.
-    pub ports: usize,
+    /// Who is paired with whom.
+    pub pairs: Pairs,
 }
 
 impl Forwarder for SwapMacs {
     fn forward(&mut self, from: PortId, packets: &mut Packets, out: &mut Outputs) {
-        rewrite(paired(from, self.ports), packets, out, |macs| macs.rotate_left(6));
+        rewrite(self.pairs.of(from), packets, out, |macs| macs.rotate_left(6));
+    }
+
+    fn pair(&mut self, pairs: Pairs) {
+        self.pairs = pairs;
     }
 }
 
@@ -72,7 +80,7 @@ mod tests {
     #[test]
     fn mac_sets_peer_and_own_address_of_the_output() {
         let mut packets = burst(&frames());
-        assert_eq!(forward(&mut SetMacs { ports: 2 }, 0, &mut packets), EXPECTED);
+        assert_eq!(forward(&mut SetMacs { pairs: Pairs::NEIGHBOURS }, 0, &mut packets), EXPECTED);
         for i in [0, 2] {
             let macs = [2, 0, 0, 0, 0, 1, 2, 0x72, 0x62, 0, 0, 1];
             assert_eq!(whole(&packets, i), [&macs[..], &frames()[i][12..]].concat());
@@ -83,7 +91,7 @@ mod tests {
     #[test]
     fn macswap_swaps() {
         let mut packets = burst(&frames());
-        assert_eq!(forward(&mut SwapMacs { ports: 2 }, 0, &mut packets), EXPECTED);
+        assert_eq!(forward(&mut SwapMacs { pairs: Pairs::NEIGHBOURS }, 0, &mut packets), EXPECTED);
         for i in [0, 2] {
             let macs = [6, 7, 8, 9, 10, 11, 0, 1, 2, 3, 4, 5];
             assert_eq!(whole(&packets, i), [&macs[..], &frames()[i][12..]].concat());

@@ -2,8 +2,8 @@
 //!
 //! Promises: a [`Forwarder`] sees packets, edits their heads and names an output for each in
 //! [`Outputs`]; it never sees a port or a queue and never blocks or allocates. The worker that
-//! called it sends each run of packets to its output. Ports are paired 0-1, 2-3, …; one port
-//! alone is paired with itself.
+//! called it sends each run of packets to its output, and drops those to a port that is not
+//! there. Ports are paired 0-1, 2-3, … ([`Pairs`]); one port alone is paired with itself.
 
 #![forbid(unsafe_code)]
 
@@ -18,32 +18,53 @@ use crate::wire::Mac;
 
 pub use outputs::{Output, Outputs};
 
-/// Number of a port, in the order of the command line.
+/// Number of a port: its slot, in the order of the command line at first.
 pub type PortId = usize;
+
+/// Most ports. Generators are numbered behind them: that of port 3 is `MAX_PORTS + 3`.
+pub const MAX_PORTS: usize = 1024;
 
 /// Decides where packets go.
 pub trait Forwarder: Send {
     /// Look at all `packets` received from port `from`, edit what is to be edited and answer
     /// each in `out`, which has as many entries (see [`Outputs::begin`]).
     fn forward(&mut self, from: PortId, packets: &mut Packets, out: &mut Outputs);
+
+    /// Ports are paired like this from now on. Not every mode pairs them.
+    fn pair(&mut self, _pairs: Pairs) {}
 }
 
-/// The forwarder of a mode, for `ports` ports.
-pub fn new(mode: ForwardMode, ports: usize) -> Box<dyn Forwarder> {
+/// The forwarder of a mode.
+pub fn new(mode: ForwardMode, pairs: Pairs) -> Box<dyn Forwarder> {
     match mode {
-        ForwardMode::Io => Box::new(io::Io { ports }),
-        ForwardMode::Mac => Box::new(mac::SetMacs { ports }),
-        ForwardMode::MacSwap => Box::new(mac::SwapMacs { ports }),
+        ForwardMode::Io => Box::new(io::Io { pairs }),
+        ForwardMode::Mac => Box::new(mac::SetMacs { pairs }),
+        ForwardMode::MacSwap => Box::new(mac::SwapMacs { pairs }),
         ForwardMode::RxOnly => Box::new(io::RxOnly),
-        ForwardMode::TxOnly => Box::new(io::TxOnly { ports }),
+        ForwardMode::TxOnly => Box::new(io::TxOnly),
         ForwardMode::IcmpEcho => Box::new(icmpecho::IcmpEcho),
     }
 }
 
-/// The port that `port` of `ports` is paired with.
-pub fn paired(port: PortId, ports: usize) -> PortId {
-    let other = port ^ 1;
-    if other < ports { other } else { port }
+/// Who is paired with whom: 0-1, 2-3, … by number, whether the ports are there or not, but for
+/// one port alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pairs {
+    /// The port that is paired with itself; no port has the number `usize::MAX`.
+    alone: PortId,
+}
+
+impl Pairs {
+    /// Each port with its neighbour.
+    pub const NEIGHBOURS: Pairs = Pairs { alone: usize::MAX };
+    /// Port 0 with itself, as long as it is alone.
+    pub const ALONE: Pairs = Pairs { alone: 0 };
+
+    /// The port that `port` is paired with.
+    #[inline]
+    pub fn of(self, port: PortId) -> PortId {
+        if port == self.alone { port } else { port ^ 1 }
+    }
 }
 
 /// The MAC address that port `port` of the bridge has as its own: locally administered,
@@ -92,8 +113,9 @@ pub(crate) mod tests {
 
     #[test]
     fn ports_are_paired() {
-        assert_eq!([0, 1, 2, 3].map(|port| paired(port, 4)), [1, 0, 3, 2]);
-        assert_eq!(paired(0, 1), 0);
+        assert_eq!([0, 1, 2, 3].map(|port| Pairs::NEIGHBOURS.of(port)), [1, 0, 3, 2]);
+        // Who comes second is paired with the first before that one knows.
+        assert_eq!([0, 1, 2, 3].map(|port| Pairs::ALONE.of(port)), [0, 0, 3, 2]);
     }
 
     #[test]

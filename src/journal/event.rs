@@ -16,6 +16,16 @@ use tracing::Level;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
+    /// The port was added while the bridge runs.
+    Added {
+        /// Its number.
+        slot: usize,
+    },
+    /// The port was deleted.
+    Deleted {
+        /// The number that it had.
+        slot: usize,
+    },
     /// A frontend has connected.
     Connected,
     /// It is gone, or was sent away.
@@ -137,6 +147,8 @@ impl Event {
 impl Display for Event {
     fn fmt(&self, f: &mut Formatter) -> fmt::Result {
         match self {
+            Event::Added { slot } => write!(f, "added as port {slot}"),
+            Event::Deleted { slot } => write!(f, "deleted, was port {slot}"),
             Event::Connected => f.write_str("frontend connected"),
             Event::Disconnected { why: None } => f.write_str("frontend disconnected"),
             Event::Disconnected { why: Some(why) } => write!(f, "frontend disconnected: {why}"),

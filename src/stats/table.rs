@@ -12,11 +12,15 @@ const WIDTH: usize = 92;
 
 /// Totals of `now`, rates since `earlier`.
 pub fn render(now: &Snapshot, earlier: &Snapshot) -> String {
-    let seconds = now.at.saturating_duration_since(earlier.at).as_secs_f64();
     let mut out = String::new();
-    for (number, port) in now.ports.iter().enumerate() {
-        title(&mut out, &format!("Port {number}: {}", port.name));
-        port_lines(&mut out, port, earlier.ports.get(number), seconds);
+    for port in &now.ports {
+        title(&mut out, &format!("Port {}: {}", port.slot, port.name));
+        // Neither one that was here before this port, nor this one before it was cleared.
+        let same = |then: &&PortTotals| (then.slot, then.since) == (port.slot, port.since);
+        let then = earlier.ports.iter().find(same);
+        let since = if then.is_some() { earlier.at } else { port.since };
+        let seconds = now.at.saturating_duration_since(since).as_secs_f64();
+        port_lines(&mut out, port, then, seconds);
     }
     title(&mut out, "Workers");
     for worker in &now.workers {
@@ -92,8 +96,8 @@ fn per_second(n: u64, seconds: f64) -> u64 {
 mod tests {
     use super::*;
     use crate::counters::Reason;
-    use crate::stats::Totals;
     use crate::stats::tests::sources;
+    use crate::stats::{PortCounters, Totals};
     use std::time::Duration;
 
     #[test]
@@ -119,6 +123,28 @@ CPU any  packets: 0
 --------------------------------------------------------------------------------------------
 ";
         assert_eq!(now.table(&earlier), expected);
+    }
+
+    #[test]
+    fn rates_are_of_the_same_port_and_the_same_count() {
+        let (mut ports, workers) = sources();
+        let earlier = Snapshot::take(&ports, &workers);
+        // Port 0 goes, the same slot is another port's, and port 1 is cleared.
+        let gone = ports.remove(0);
+        ports[0].clear();
+        ports[0].tx[0].packets.add(300);
+        ports.insert(0, PortCounters::new(0, &gone.journal, 1));
+        ports[0].rx[0].packets.add(60);
+        let mut now = Snapshot::take(&ports, &workers);
+        now.at = now.ports[0].since + Duration::from_secs(3);
+        now.ports[1].since = now.ports[0].since;
+        let table = now.table(&earlier);
+        assert!(table.contains("RX-packets: 60 ") && table.contains("Rx-pps: 20 "), "{table}");
+        assert!(table.contains("TX-packets: 300 ") && table.contains("Tx-pps: 100 "), "{table}");
+        // And one that is no more.
+        ports.remove(0);
+        let table = Snapshot::take(&ports, &workers).table(&earlier);
+        assert!(table.starts_with("---- Port 1: null ---"), "{table}");
     }
 
     #[test]

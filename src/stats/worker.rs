@@ -105,6 +105,17 @@ impl WorkerStats {
         self.window_start.store(now, Relaxed);
     }
 
+    /// Begin anew. Only the worker calls this.
+    #[cold]
+    pub fn clear(&self) {
+        for counter in [&self.packets, &self.cycles].into_iter().chain(&*self.histogram) {
+            counter.clear();
+        }
+        for word in [&self.window_start, &self.window_packets, &self.best_pps] {
+            word.store(0, Relaxed);
+        }
+    }
+
     /// Read everything. Anyone may, at any time.
     pub fn read(&self) -> WorkerTotals {
         let histogram = self.histogram.each_ref().map(Counter::get);

@@ -3,10 +3,10 @@
 #![forbid(unsafe_code)]
 
 use super::{Direction, SweepError, Task};
+use crate::bridge::Bridge;
 use crate::config::{ForwardMode, PollMode, PortKind, PortSpec, RunConfig, VhostSpec};
 #[cfg(feature = "reference")]
 use crate::reference::{Reference, ReferenceConfig, ReferenceMode};
-use crate::run::Bridge;
 use std::path::PathBuf;
 
 /// A backend that runs.

@@ -9,10 +9,10 @@
 mod backend;
 mod report;
 
+use crate::bridge::StartError;
 use crate::config::{Against, SweepArgs};
 use crate::frontend::{Guest, GuestError, GuestOptions, Link};
 use crate::plot;
-use crate::run::RunError;
 use crate::sys::{self, stop_on_signal};
 use backend::Backend;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -68,7 +68,7 @@ impl Direction {
 pub enum SweepError {
     /// Our backend did not start.
     #[error(transparent)]
-    Run(#[from] RunError),
+    Run(#[from] StartError),
     /// The other one did not.
     #[cfg(feature = "reference")]
     #[error("cannot start the reference backend")]

@@ -6,13 +6,16 @@
 
 #![forbid(unsafe_code)]
 
-use crate::forward::PortId;
+use super::Receiver;
+use crate::forward::{Pairs, PortId};
+use crate::port::TxQueue;
 use crate::virtio::SplitRing;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 /// What the control plane asks of a worker.
@@ -43,6 +46,36 @@ pub enum Command {
         frame: Arc<[u8]>,
         /// Told when it is done, so that a flood of these waits for the worker, and not the
         /// worker for the flood.
+        done: mpsc::Sender<()>,
+    },
+    /// A port comes: receive from it, too. What a queue sends to may come later.
+    AddReceivers(Vec<Receiver>),
+    /// A port comes: packets to it go here.
+    AddOutput {
+        /// Which port.
+        port: PortId,
+        /// All its queues.
+        output: Box<TxQueue>,
+    },
+    /// Ports are paired like this from now on.
+    Pair(Pairs),
+    /// A port goes: give back what is received from it, its generator included.
+    RemoveReceivers {
+        /// Which port.
+        port: PortId,
+        /// Where to: what is large is not freed here.
+        reply: mpsc::Sender<Vec<Receiver>>,
+    },
+    /// A port goes: give back what is sent to. Packets to it are dropped from now on.
+    RemoveOutput {
+        /// Which port.
+        port: PortId,
+        /// Where to; `None` if there is none.
+        reply: mpsc::Sender<Option<Box<TxQueue>>>,
+    },
+    /// Begin to count anew what the worker says of itself.
+    ClearStats {
+        /// Told when it is done.
         done: mpsc::Sender<()>,
     },
     /// End.
@@ -89,6 +122,20 @@ impl Inbox {
         drop(queue);
         // It only fails if the counter is full, and then a wake-up is pending.
         let _ = self.wake.write(1);
+    }
+
+    /// Post the command that `command` makes, and wait for what the worker sends back.
+    ///
+    /// # Errors
+    /// The worker has ended, or does not answer within `limit`.
+    pub fn ask<T>(
+        &self,
+        limit: Duration,
+        command: impl FnOnce(mpsc::Sender<T>) -> Command,
+    ) -> Result<T, mpsc::RecvTimeoutError> {
+        let (reply, answer) = mpsc::channel();
+        self.post(command(reply));
+        answer.recv_timeout(limit)
     }
 
     /// The next command, if there is one. For the worker, once a loop and until it is `None`.
@@ -143,7 +190,6 @@ fn refuse(command: Command) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn stop(index: u16) -> Command {
         Command::StopRing { port: 0, index, reply: mpsc::channel().0 }

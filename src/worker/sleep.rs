@@ -158,7 +158,7 @@ fn each_ring(
         if let Some(ring) = ring_of(receiver) {
             visit(ring, true);
         }
-        let paced_by = receiver.paced_by.and_then(|port| outputs[port].as_mut());
+        let paced_by = receiver.paced_by.and_then(|port| outputs.get_mut(port)?.as_mut());
         for ring in paced_by.and_then(TxQueue::vhost).into_iter().flat_map(vhost::TxQueue::rings) {
             let awaited = ring.enabled() && ring.had_no_room();
             visit(ring, awaited);

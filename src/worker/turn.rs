@@ -2,17 +2,17 @@
 //!
 //! Promises: packets of one receive queue leave in the order they came; control is obeyed
 //! between bursts only; the notify fence runs once a loop for all rings published in it; with
-//! adaptive polling no wake-up is lost. Started by `run` on a thread of its own. Allocates
-//! nothing once it runs, and never waits for another thread.
+//! adaptive polling no wake-up is lost. Started by `bridge` on a thread of its own. Allocates
+//! nothing but where ports come and go, and never waits for another thread.
 
 use super::sleep::Sleeper;
 use super::{Command, Inbox};
 use crate::arch;
 use crate::config::PollMode;
-use crate::counters::QueueCounters;
-use crate::forward::{Forwarder, Output, Outputs, PortId};
+use crate::counters::{QueueCounters, Reason};
+use crate::forward::{Forwarder, MAX_PORTS, Output, Outputs, Pairs, PortId};
 use crate::packet::{ALL, Packets};
-use crate::port::{RxQueue, TxQueue};
+use crate::port::{RxQueue, TxQueue, vhost};
 use crate::stats::WorkerStats;
 use crate::sys;
 use crate::virtio::SplitRing;
@@ -33,7 +33,7 @@ pub struct Receiver {
     /// Where its losses are counted.
     pub counters: Arc<QueueCounters>,
     /// A source that never runs dry (a generator, a file) is asked for no more than this port
-    /// has room for, so that nothing is made only to be dropped.
+    /// has room for, so that nothing is made only to be dropped; one that is not there has none.
     pub paced_by: Option<PortId>,
 }
 
@@ -41,7 +41,7 @@ pub struct Receiver {
 pub struct Worker {
     /// Receive queues, visited in this order.
     pub receivers: Vec<Receiver>,
-    /// Transmit queues by port: those that this worker sends to.
+    /// Transmit queues by port: those that this worker sends to, up to the last of them.
     pub outputs: Vec<Option<TxQueue>>,
     /// Decides where packets go.
     pub forwarder: Box<dyn Forwarder>,
@@ -135,7 +135,10 @@ impl Worker {
                 for (run, output) in verdicts.runs() {
                     let which = &ALL[run];
                     match output {
-                        Output::Port(port) => send(&mut self.outputs, port, burst.packets, which),
+                        Output::Port(port) => match self.outputs.get_mut(port) {
+                            Some(Some(output)) => output.send(burst.packets, which),
+                            _ => receiver.counters.lost(Reason::NotConnected, which.len() as u64),
+                        },
                         Output::Drop(reason) => receiver.counters.lost(reason, which.len() as u64),
                         Output::Consumed => {}
                     }
@@ -188,9 +191,54 @@ impl Worker {
                 }
                 let _ = done.send(());
             }
+            Command::AddReceivers(receivers) => self.receivers.extend(receivers),
+            Command::AddOutput { port, output } => self.add_output(port, *output),
+            Command::Pair(pairs) => self.pair(pairs),
+            Command::RemoveReceivers { port, reply } => {
+                let theirs = |r: &mut Receiver| r.port % MAX_PORTS == port;
+                let mut gone: Vec<_> = self.receivers.extract_if(.., theirs).collect();
+                // A ring that its session could not take back.
+                gone.iter_mut().filter_map(ring_of).for_each(|ring| sleeper.forget(ring));
+                let _ = reply.send(gone);
+            }
+            Command::RemoveOutput { port, reply } => {
+                let mut gone = self.remove_output(port);
+                let queue = gone.as_mut().and_then(TxQueue::vhost);
+                let rings = queue.into_iter().flat_map(vhost::TxQueue::rings);
+                rings.for_each(|ring| sleeper.forget(ring));
+                let _ = reply.send(gone.map(Box::new));
+            }
+            Command::ClearStats { done } => {
+                self.stats.clear();
+                let _ = done.send(());
+            }
             Command::Quit => return false,
         }
         true
+    }
+
+    fn add_output(&mut self, port: PortId, output: TxQueue) {
+        if self.outputs.len() <= port {
+            self.outputs.resize_with(port + 1, || None);
+        }
+        self.outputs[port] = Some(output);
+    }
+
+    fn remove_output(&mut self, port: PortId) -> Option<TxQueue> {
+        let gone = self.outputs.get_mut(port)?.take();
+        // Every loop looks at all of them.
+        while self.outputs.pop_if(|output| output.is_none()).is_some() {}
+        gone
+    }
+
+    fn pair(&mut self, pairs: Pairs) {
+        self.forwarder.pair(pairs);
+        for receiver in &mut self.receivers {
+            // A file, which is sent to the paired port: a generator is numbered otherwise.
+            if receiver.paced_by.is_some() && receiver.port < MAX_PORTS {
+                receiver.paced_by = Some(pairs.of(receiver.port));
+            }
+        }
     }
 
     fn put_ring(
@@ -233,21 +281,11 @@ pub(super) fn ring_of(receiver: &mut Receiver) -> Option<&mut SplitRing> {
     receiver.queue.vhost()?.ring()
 }
 
-fn vhost_output(
-    outputs: &mut [Option<TxQueue>],
-    port: PortId,
-) -> Option<&mut crate::port::vhost::TxQueue> {
+fn vhost_output(outputs: &mut [Option<TxQueue>], port: PortId) -> Option<&mut vhost::TxQueue> {
     outputs.get_mut(port)?.as_mut()?.vhost()
 }
 
 #[inline]
 fn room(outputs: &mut [Option<TxQueue>], port: PortId) -> usize {
-    outputs[port].as_mut().map_or(0, TxQueue::room)
-}
-
-#[inline]
-fn send(outputs: &mut [Option<TxQueue>], port: PortId, packets: &Packets, which: &[u8]) {
-    if let Some(output) = &mut outputs[port] {
-        output.send(packets, which);
-    }
+    outputs.get_mut(port).and_then(Option::as_mut).map_or(0, TxQueue::room)
 }

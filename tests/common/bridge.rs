@@ -4,11 +4,11 @@
 //! Promises: no wait without a limit; a failed expectation says what the counters were.
 
 use super::{TempDir, wait_until};
+use ringbridge::bridge::Bridge;
 use ringbridge::config::{ForwardMode, PollMode, PortKind, PortSpec, RunConfig, VhostSpec};
 use ringbridge::frontend::{
     DESC_WRITE, GuestOptions, Link, Ram, RawDesc, RawGuest, RawRing, Session,
 };
-use ringbridge::run::Bridge;
 use ringbridge::stats::Snapshot;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
@@ -65,6 +65,11 @@ impl Bed {
         };
         change(&mut config, &dir);
         Bed { bridge: Bridge::start(&config).unwrap(), dir }
+    }
+
+    /// The bridge.
+    pub fn bridge(&self) -> &Bridge {
+        &self.bridge
     }
 
     /// The socket of port `i`.

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::values::{self, ValueError};
-use crate::config::{PcapSpec, PortKind, PortSpec, VhostSpec};
+use super::{PcapSpec, PortKind, PortSpec, VhostSpec};
 use std::path::PathBuf;
 
 /// What `run --help` says of ports.
