@@ -10,6 +10,7 @@
 use crate::config::{ForwardMode, PortKind, PortSpec, RunConfig};
 use crate::control::{OpenError, PortRings, VhostPort};
 use crate::counters::QueueCounters;
+use crate::ctl;
 use crate::forward::{self, PortId, paired};
 use crate::journal::{Followers, Journal};
 use crate::packet::BURST;
@@ -39,6 +40,9 @@ pub enum RunError {
     /// A capture file.
     #[error(transparent)]
     Pcap(#[from] PcapOpenError),
+    /// The control socket.
+    #[error(transparent)]
+    Control(#[from] ctl::ServerError),
     /// Out of threads, fds or the like.
     #[error("cannot {0}")]
     System(&'static str, #[source] io::Error),
@@ -242,7 +246,11 @@ pub fn run(config: &RunConfig) -> Result<(), RunError> {
     if let Err(error) = sys::raise_file_limit() {
         tracing::warn!("cannot raise the limit of open files, so many guests may not fit: {error}");
     }
-    let bridge = Bridge::start(config)?;
+    let bridge = Arc::new(Bridge::start(config)?);
+    let control = ctl::Server::start(config.control.as_deref(), &bridge)?;
+    if let Some(path) = control.as_ref().and_then(ctl::Server::path) {
+        tracing::info!("control socket: {}", path.display());
+    }
     let first = bridge.snapshot();
     let end = config.duration.map(|duration| first.at + duration);
     let mut last = first.clone();
@@ -260,6 +268,8 @@ pub fn run(config: &RunConfig) -> Result<(), RunError> {
             last = now;
         }
     }
+    // First, so that nobody changes what is ending.
+    drop(control);
     let totals = bridge.stop();
     if config.json {
         let json = totals.json().map_err(|e| RunError::System("print JSON", e.into()))?;

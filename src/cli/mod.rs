@@ -7,13 +7,15 @@
 
 #![forbid(unsafe_code)]
 
+mod ctl;
 mod guest;
-mod port;
+pub mod port;
 mod run;
 mod sweep;
 mod values;
 
-use crate::config::{RunConfig, SweepArgs};
+use crate::config::{PortSpec, RunConfig, SweepArgs};
+use crate::ctl::CtlArgs;
 use crate::frontend::OptionsError;
 use crate::guest::GuestArgs;
 use clap::error::ErrorKind;
@@ -30,6 +32,8 @@ Examples:
       Connect two virtual machines
   ringbridge run -p vhost:/tmp/vm0.sock --forward txonly --size 64
       Send to a virtual machine as fast as it takes
+  ringbridge ctl port add vhost:/tmp/vm2.sock
+      Give a bridge that runs another port
   ringbridge guest --socket /tmp/vm0.sock --mode rxonly --duration 5s
       Be the virtual machine
 
@@ -55,6 +59,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Flags {
     Run(run::RunFlags),
+    Ctl(ctl::CtlFlags),
     Guest(guest::GuestFlags),
     Sweep(sweep::SweepFlags),
 }
@@ -64,6 +69,8 @@ enum Flags {
 pub enum Command {
     /// Bridge ports.
     Run(RunConfig),
+    /// Ask a bridge that runs.
+    Ctl(CtlArgs),
     /// Be a guest.
     Guest(GuestArgs),
     /// Measure.
@@ -160,6 +167,14 @@ pub enum UsageError {
     DuplicateSize(usize),
 }
 
+/// Read one port's specification, as the control socket gets it.
+///
+/// # Errors
+/// Which kinds or keys there are, in one line.
+pub fn parse_port(text: &str) -> Result<PortSpec, port::PortError> {
+    port::parse(text)
+}
+
 /// Read and check a command line; the first of `args` is the program's name.
 ///
 /// # Errors
@@ -181,6 +196,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Sto
     };
     let command = match cli.command {
         Flags::Run(flags) => flags.check().map(Command::Run),
+        Flags::Ctl(flags) => flags.check().map(Command::Ctl),
         Flags::Guest(flags) => flags.check().map(Command::Guest),
         Flags::Sweep(flags) => flags.check().map(Command::Sweep),
     };
@@ -245,7 +261,7 @@ pub(crate) mod tests {
     #[test]
     fn help_and_version_are_text() {
         assert_eq!(text("--version"), concat!("ringbridge ", env!("CARGO_PKG_VERSION"), "\n"));
-        for word in ["run", "guest", "sweep", "Examples:", "--quiet", "--verbose"] {
+        for word in ["run", "ctl", "guest", "sweep", "Examples:", "--quiet", "--verbose"] {
             assert!(text("--help").contains(word), "{word}");
         }
         for word in ["vhost:PATH", "pcap:IN", "null", "owner=", "macswap", "--stats-interval"] {
@@ -265,7 +281,7 @@ pub(crate) mod tests {
             (
                 "",
                 "'ringbridge' requires a subcommand but one was not provided \
-                 [subcommands: run, guest, sweep, help]; see --help",
+                 [subcommands: run, ctl, guest, sweep, help]; see --help",
             ),
             (
                 "swep",

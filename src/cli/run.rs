@@ -48,6 +48,9 @@ pub struct RunFlags {
     /// Print one JSON object at the end and no tables
     #[arg(long)]
     json: bool,
+    /// The socket for `ringbridge ctl`; by default in $XDG_RUNTIME_DIR/ringbridge
+    #[arg(long, value_name = "PATH", value_parser = values::socket_path)]
+    control: Option<PathBuf>,
 }
 
 fn workers(text: &str) -> Result<usize, values::ValueError> {
@@ -118,6 +121,7 @@ impl RunFlags {
             duration: self.duration,
             stats_interval: self.stats_interval,
             json: self.json,
+            control: self.control,
         })
     }
 }

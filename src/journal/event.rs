@@ -16,6 +16,10 @@ use tracing::Level;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
+    /// The port was opened.
+    Added,
+    /// It was closed.
+    Deleted,
     /// A frontend has connected.
     Connected,
     /// It is gone, or was sent away.
@@ -137,6 +141,8 @@ impl Event {
 impl Display for Event {
     fn fmt(&self, f: &mut Formatter) -> fmt::Result {
         match self {
+            Event::Added => f.write_str("port added"),
+            Event::Deleted => f.write_str("port deleted"),
             Event::Connected => f.write_str("frontend connected"),
             Event::Disconnected { why: None } => f.write_str("frontend disconnected"),
             Event::Disconnected { why: Some(why) } => write!(f, "frontend disconnected: {why}"),
