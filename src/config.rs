@@ -108,6 +108,8 @@ pub struct RunConfig {
     pub stats_interval: Option<Duration>,
     /// Print one JSON object at the end and no tables.
     pub json: bool,
+    /// The control socket; by default in a folder of the user's.
+    pub control: Option<PathBuf>,
 }
 
 /// What a sweep compares ringbridge with.

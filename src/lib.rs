@@ -22,11 +22,13 @@
 //! Imports point down only:
 //!
 //! ```text
-//! main → cli, run, guest, sweep, sys     arguments → checked config → what they ask for
-//! cli → guest, frontend (options), packet (limits), sys
+//! main → cli, run, ctl, guest, sweep, sys arguments → checked config → what they ask for
+//! cli → ctl (requests), guest, frontend (options), packet (limits), sys
 //! guest → frontend, sys
-//! sweep → run, frontend, reference, plot, packet, sys
-//! run → control, worker, port, forward, stats, packet, sys
+//! sweep → bridge, frontend, reference, plot, packet, sys
+//! run → ctl, bridge, sys
+//! ctl → bridge, sys                      the control socket, both ends
+//! bridge → control, worker, port, forward, stats, packet, sys
 //! control → vhost_user, worker, virtio, sys      sockets; threads; who runs which ring
 //! worker → port, forward, stats, virtio, packet, arch, sys
 //! port → virtio (vhost port only), packet, wire
@@ -68,6 +70,7 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod counters;
+pub mod ctl;
 pub mod forward;
 pub mod frontend;
 pub mod guest;

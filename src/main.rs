@@ -1,7 +1,7 @@
 //! The program `ringbridge`: command line in, exit status out.
 
 use ringbridge::cli::{self, Command, Stop};
-use ringbridge::{guest, run, sweep, sys};
+use ringbridge::{ctl, guest, run, sweep, sys};
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use tracing::Level;
@@ -45,6 +45,7 @@ fn log_to_stderr(level: Level) {
 fn dispatch(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Run(config) => Ok(run::run(&config)?),
+        Command::Ctl(args) => Ok(ctl::run(&args)?),
         Command::Guest(args) => Ok(guest::run(&args)?),
         Command::Sweep(args) => Ok(sweep::run(&args)?),
     }

@@ -7,8 +7,10 @@
 
 use crate::bridge::{Bridge, StartError};
 use crate::config::RunConfig;
+use crate::ctl;
 use crate::sys::{self, Termination};
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Why a bridge did not run.
@@ -17,6 +19,9 @@ pub enum RunError {
     /// It could not be started.
     #[error(transparent)]
     Start(#[from] StartError),
+    /// The control socket.
+    #[error(transparent)]
+    Control(#[from] ctl::ServerError),
     /// Out of threads, fds or the like.
     #[error("cannot {0}")]
     System(&'static str, #[source] io::Error),
@@ -32,7 +37,11 @@ pub fn run(config: &RunConfig) -> Result<(), RunError> {
     if let Err(error) = sys::raise_file_limit() {
         tracing::warn!("cannot raise the limit of open files, so many guests may not fit: {error}");
     }
-    let bridge = Bridge::start(config)?;
+    let bridge = Arc::new(Bridge::start(config)?);
+    let control = ctl::Server::start(config.control.as_deref(), &bridge)?;
+    if let Some(path) = control.as_ref().and_then(ctl::Server::path) {
+        tracing::info!("control socket: {}", path.display());
+    }
     let first = bridge.snapshot();
     let end = config.duration.map(|duration| first.at + duration);
     let mut last = first.clone();
@@ -50,6 +59,8 @@ pub fn run(config: &RunConfig) -> Result<(), RunError> {
             last = now;
         }
     }
+    // First, so that nobody changes what is ending.
+    drop(control);
     let totals = bridge.stop();
     if config.json {
         let json = totals.json().map_err(|e| RunError::System("print JSON", e.into()))?;

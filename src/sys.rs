@@ -129,6 +129,16 @@ impl Termination {
     }
 }
 
+/// End this process as if SIGTERM had come to it: [`Termination`] takes it.
+///
+/// # Errors
+/// The operating system's.
+pub fn terminate() -> io::Result<()> {
+    // SAFETY: plain calls.
+    let done = unsafe { libc::kill(libc::getpid(), libc::SIGTERM) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Print to stdout. Whoever closed it has read enough: that is no reason to panic.
 pub fn print(text: &str) {
     let mut stdout = io::stdout().lock();

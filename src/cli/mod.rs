@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ctl;
 mod guest;
 mod run;
 mod sweep;
@@ -14,6 +15,7 @@ mod values;
 
 use crate::config::files::FileError;
 use crate::config::{RunConfig, SweepArgs};
+use crate::ctl::CtlArgs;
 use crate::frontend::OptionsError;
 use crate::guest::GuestArgs;
 use clap::error::ErrorKind;
@@ -29,6 +31,8 @@ Examples:
       Connect two virtual machines
   ringbridge run -p vhost:/tmp/vm0.sock --forward txonly --size 64
       Send to a virtual machine as fast as it takes
+  ringbridge ctl port add vhost:/tmp/vm2.sock
+      Give a bridge that runs another port
   ringbridge guest --socket /tmp/vm0.sock --mode rxonly --duration 5s
       Be the virtual machine
 
@@ -54,6 +58,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Flags {
     Run(run::RunFlags),
+    Ctl(ctl::CtlFlags),
     Guest(guest::GuestFlags),
     Sweep(sweep::SweepFlags),
 }
@@ -63,6 +68,8 @@ enum Flags {
 pub enum Command {
     /// Bridge ports.
     Run(RunConfig),
+    /// Ask a bridge that runs.
+    Ctl(CtlArgs),
     /// Be a guest.
     Guest(GuestArgs),
     /// Measure.
@@ -161,6 +168,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Sto
     };
     let command = match cli.command {
         Flags::Run(flags) => flags.check().map(Command::Run),
+        Flags::Ctl(flags) => Ok(Command::Ctl(flags.check())),
         Flags::Guest(flags) => flags.check().map(Command::Guest),
         Flags::Sweep(flags) => flags.check().map(Command::Sweep),
     };
@@ -225,7 +233,7 @@ pub(crate) mod tests {
     #[test]
     fn help_and_version_are_text() {
         assert_eq!(text("--version"), concat!("ringbridge ", env!("CARGO_PKG_VERSION"), "\n"));
-        for word in ["run", "guest", "sweep", "Examples:", "--quiet", "--verbose"] {
+        for word in ["run", "ctl", "guest", "sweep", "Examples:", "--quiet", "--verbose"] {
             assert!(text("--help").contains(word), "{word}");
         }
         for word in ["vhost:PATH", "pcap:IN", "null", "owner=", "macswap", "--stats-interval"] {
@@ -245,7 +253,7 @@ pub(crate) mod tests {
             (
                 "",
                 "'ringbridge' requires a subcommand but one was not provided \
-                 [subcommands: run, guest, sweep, help]; see --help",
+                 [subcommands: run, ctl, guest, sweep, help]; see --help",
             ),
             (
                 "swep",

@@ -10,6 +10,7 @@ use crate::config::{ForwardMode, PollMode, PortSpec, RunConfig, files, port};
 use crate::packet::BURST;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Bridge ports until stopped
@@ -47,6 +48,10 @@ pub struct RunFlags {
     /// Print one JSON object at the end and no tables
     #[arg(long)]
     json: bool,
+    /// The socket for `ringbridge ctl`; by default in the folder ringbridge of the
+    /// user's runtime directory
+    #[arg(long, value_name = "PATH", value_parser = values::socket_path)]
+    control: Option<PathBuf>,
 }
 
 fn workers(text: &str) -> Result<usize, values::ValueError> {
@@ -114,6 +119,7 @@ impl RunFlags {
             duration: self.duration,
             stats_interval: self.stats_interval,
             json: self.json,
+            control: self.control,
         })
     }
 }

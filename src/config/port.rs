@@ -122,6 +122,21 @@ pub fn parse(text: &str) -> Result<PortSpec, PortError> {
     parse_with(text, Accounts::of_machine)
 }
 
+/// As [`parse`], but only to check `text` and to make its paths independent of the folder we
+/// are in.
+pub fn absolute(text: &str) -> Result<String, PortError> {
+    let there = |path: &str| {
+        std::path::absolute(path).map_or_else(|_| path.into(), |path| path.display().to_string())
+    };
+    parse(text)?;
+    let part = |(i, part): (usize, &str)| match part.split_once(if i == 0 { ':' } else { '=' }) {
+        Some((key @ ("vhost" | "pcap"), path)) if i == 0 => format!("{key}:{}", there(path)),
+        Some(("out", path)) => format!("out={}", there(path)),
+        _ => part.to_string(),
+    };
+    Ok(text.split(',').enumerate().map(part).collect::<Vec<_>>().join(","))
+}
+
 fn parse_with(text: &str, accounts: fn() -> Accounts) -> Result<PortSpec, PortError> {
     let mut parts = text.split(',');
     let name = parts.next().unwrap_or_default();

@@ -72,5 +72,6 @@ fn config(task: &Task, sockets: &[PathBuf], cpu: Option<usize>) -> RunConfig {
         duration: None,
         stats_interval: None,
         json: false,
+        control: None,
     }
 }

@@ -62,6 +62,7 @@ impl Bed {
             duration: None,
             stats_interval: None,
             json: false,
+            control: None,
         };
         change(&mut config, &dir);
         Bed { bridge: Bridge::start(&config).unwrap(), dir }

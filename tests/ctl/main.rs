@@ -3,7 +3,9 @@
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../hostile/neighbour.rs"]
+#[allow(dead_code)]
 mod neighbour;
 
+mod commands;
 mod modes;
 mod ports;

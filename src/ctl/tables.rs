@@ -1,0 +1,45 @@
+//! What the control socket says to people.
+
+#![forbid(unsafe_code)]
+
+use crate::bridge::PortInfo;
+use std::fmt::Write;
+
+/// Is the link of a port up, and if not, why.
+pub(super) fn link(port: &PortInfo) -> String {
+    port.why_down.as_ref().map_or_else(|| "up".into(), |why| format!("down: {why}"))
+}
+
+/// A paragraph for each port.
+pub(super) fn ports(ports: &[PortInfo]) -> String {
+    let mut out = String::new();
+    for port in ports {
+        let partner = match port.partner {
+            Some(partner) if partner == port.slot => "sends to itself".into(),
+            Some(partner) => format!("sends to {partner}"),
+            None => "sends to none".into(),
+        };
+        let _ = writeln!(out, "{}  {}  {partner}, link {}", port.slot, port.name, link(port));
+        let status = &port.status;
+        if status.connected {
+            let runs = status.rings.iter().filter(|ring| ring.running).count();
+            let mtu = status.mtu.map_or(String::new(), |mtu| format!(", MTU {mtu}"));
+            let _ = writeln!(
+                out,
+                "   memory {} MiB in {} region(s), {runs} of {} rings run{mtu}",
+                status.memory >> 20,
+                status.regions,
+                2 * port.queues,
+            );
+            let _ = writeln!(out, "   features {:#x} {}", status.features, status.feature_names);
+        }
+        if !status.refused.is_empty() {
+            let refused = status.refused.iter().map(|(reason, n)| format!("{reason} {n}"));
+            let _ = writeln!(out, "   refused: {}", refused.collect::<Vec<_>>().join(", "));
+        }
+        if status.log_suppressed > 0 {
+            let _ = writeln!(out, "   {} log lines left out", status.log_suppressed);
+        }
+    }
+    if out.is_empty() { "no ports\n".into() } else { out }
+}
