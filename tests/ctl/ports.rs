@@ -180,6 +180,8 @@ fn what_cannot_be_added_or_deleted_is_said_in_one_line_and_changes_nothing() {
     let _alone = alone();
     let bed = Bed::new(2);
     let (bridge, dir) = (bed.bridge(), &bed.dir);
+    // A thread has its name a moment after it was started.
+    assert!(wait_until(LIMIT, || in_use().1 == 2));
     let before = in_use();
     let (taken, file, fifo) = (bed.socket(0), dir.path("file"), dir.path("fifo"));
     fs::write(&file, "precious").unwrap();
