@@ -52,6 +52,9 @@ pub enum MemoryError {
     /// More than any guest has.
     #[error("with the region at {0:#x} the guest would have more than 4 TiB")]
     TooMuch(u64),
+    /// A dirty log that no guest needs.
+    #[error("a dirty log of {0} bytes is longer than any guest needs (128 GiB)")]
+    LogTooLong(u64),
     /// The file ends before the region does.
     #[error("region at {guest:#x} is longer than its file: it ends at {end} of {len} bytes")]
     PastEnd {
@@ -95,7 +98,7 @@ impl MemoryError {
             MemoryError::Zero(_) => "memory_zero",
             MemoryError::Wraps(_) => "memory_wraps",
             MemoryError::Overlaps(_) => "memory_overlaps",
-            MemoryError::TooMuch(_) => "memory_too_much",
+            MemoryError::TooMuch(_) | MemoryError::LogTooLong(_) => "memory_too_much",
             MemoryError::PastEnd { .. } => "memory_past_end",
             MemoryError::Kind(_) => "memory_kind",
             MemoryError::Map { .. } | MemoryError::File { .. } => "memory_map",
@@ -149,6 +152,20 @@ impl Window {
     #[inline]
     pub fn bytes_from(&self, addr: u64) -> u64 {
         self.size.saturating_sub(addr.wrapping_sub(self.base))
+    }
+}
+
+/// Leads from mapped addresses back to guest addresses, while the memory it came from lives.
+#[derive(Debug)]
+pub struct WayBack(Vec<Window>);
+
+impl WayBack {
+    /// The guest address of a mapped byte.
+    pub fn guest(&self, ptr: *const u8) -> Option<u64> {
+        let after = self.0.partition_point(|w| w.host.as_ptr().cast_const() <= ptr);
+        let window = &self.0[after.checked_sub(1)?];
+        let offset = (ptr.addr() - window.host.addr().get()) as u64;
+        (offset < window.size).then(|| window.base + offset)
     }
 }
 
@@ -206,6 +223,14 @@ impl GuestMemory {
         self.regions
             .iter()
             .find_map(|r| Window { base: r.user, size: r.size, host: host(r) }.translate(user, len))
+    }
+
+    /// The way back from where it is mapped to the guest's addresses.
+    pub fn way_back(&self) -> WayBack {
+        let window = |r: &Arc<Region>| Window { base: r.guest, size: r.size, host: host(r) };
+        let mut windows: Vec<_> = self.regions.iter().map(window).collect();
+        windows.sort_by_key(|w| w.host);
+        WayBack(windows)
     }
 
     /// Total bytes.

@@ -13,6 +13,10 @@ use std::sync::Arc;
 /// Bytes that one bit stands for, whatever the pages of the memory are.
 const PAGE: u64 = 4096;
 
+/// Most bytes of a log: a bit for each page of 52 bits of guest addresses, which is more than any
+/// processor has. A sparse file costs a frontend nothing, and our address space is everybody's.
+const MOST: u64 = 1 << (52 - 12 - 3);
+
 /// A bitmap shared with the frontend: page `n` of the guest is bit `n % 8` of byte `n / 8`.
 #[derive(Debug)]
 pub struct DirtyLog {
@@ -30,6 +34,9 @@ impl DirtyLog {
         (offset, size): (u64, u64),
         alarm: &Arc<Alarm>,
     ) -> Result<Arc<Self>, MemoryError> {
+        if size > MOST {
+            return Err(MemoryError::LogTooLong(size));
+        }
         let spec = RegionSpec { guest: 0, size, user: 0, offset, file };
         let metadata = check(&spec)?;
         Ok(Arc::new(DirtyLog { region: map_region(spec, &metadata, alarm)? }))
@@ -51,15 +58,6 @@ impl DirtyLog {
             let (byte, bit) = ((page / 8) as usize, page % 8);
             // SAFETY: the byte lies in the log, which is mapped.
             unsafe { arch::or_u8(host(&self.region).add(byte).as_ptr(), 1 << bit) };
-        }
-    }
-
-    /// As [`DirtyLog::mark`], for bytes of `memory` that are mapped at `ptr`.
-    pub fn mark_mapped(&self, memory: &GuestMemory, ptr: *const u8, len: u64) {
-        let at = ptr.addr();
-        let holds = |r: &&Arc<Region>| at.wrapping_sub(host(r).addr().get()) < r.size as usize;
-        if let Some(region) = memory.regions.iter().find(holds) {
-            self.mark(region.guest + (at - host(region).addr().get()) as u64, len);
         }
     }
 }
@@ -117,6 +115,7 @@ mod tests {
         };
         assert!(matches!(map(0, 0), Err(MemoryError::Zero(_))));
         assert!(matches!(map(1, 0x1000), Err(MemoryError::PastEnd { .. })));
+        assert!(matches!(map(0, MOST + 1), Err(MemoryError::LogTooLong(_))));
         assert!(matches!(map(u64::MAX, 2), Err(MemoryError::Wraps(_))));
         let disk = File::open("/proc/self/exe").unwrap();
         assert!(matches!(DirtyLog::map(disk, (0, 8), &Arc::default()), Err(MemoryError::Kind(_))));

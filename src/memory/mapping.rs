@@ -222,7 +222,8 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
         let addr = (*info).si_addr().addr();
         let used = USED.load(Ordering::Acquire);
         match SLOTS[..used].iter().find_map(|slot| slot.find(addr)) {
-            Some(found) if replace(&found, addr) => (*found.alarm).ring(),
+            // A signal that somebody sends has no address, but something else in its place.
+            Some(found) if (*info).si_code > 0 && replace(&found, addr) => (*found.alarm).ring(),
             // Not ours: it happens again, and ends the process as it would have.
             _ => {
                 libc::signal(libc::SIGBUS, libc::SIG_DFL);
@@ -241,11 +242,12 @@ unsafe fn replace(found: &Found, addr: usize) -> bool {
     let from = addr - (addr - found.start) % found.page;
     let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
     let flags = flags | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-    // SAFETY: whole pages of a mapping of ours; what reads or writes there goes on.
-    let at = unsafe {
-        libc::mmap(ptr::with_exposed_provenance_mut(from), found.end - from, prot, flags, -1, 0)
-    };
-    at != libc::MAP_FAILED
+    // All the rest may be more than a machine that does not overcommit has to give.
+    [found.end - from, found.page].into_iter().any(|len| {
+        let at = ptr::with_exposed_provenance_mut(from);
+        // SAFETY: whole pages of a mapping of ours; what reads or writes there goes on.
+        unsafe { libc::mmap(at, len, prot, flags, -1, 0) != libc::MAP_FAILED }
+    })
 }
 
 #[cfg(test)]

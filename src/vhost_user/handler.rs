@@ -252,7 +252,11 @@ impl<'a, R: Rings> Handler<'a, R> {
         }
         self.take_all_back()?;
         self.cx.log = Some(log);
-        self.start_all()
+        // A ring that could not start before is not the log's fault, and its answer cannot say so.
+        if let Err(refusal) = self.start_all() {
+            self.tell_refused("restart", &refusal);
+        }
+        Ok(())
     }
 
     fn change_size(&mut self, index: u32, num: u32) -> Outcome {

@@ -118,7 +118,8 @@ impl Vring {
                 cx.workers.start(self.index, Box::new(started));
                 Ok(())
             }
-            Err((setup, error)) => {
+            Err((mut setup, error)) => {
+                setup.log = None;
                 self.stopped = Some(Stopped { setup, kicked: true });
                 Err(error)
             }

@@ -7,10 +7,9 @@
 
 use super::chain::{Desc, Direction, Pieces};
 use super::net::{HEADER, LEGACY_HEADER};
-use super::ring::{MOST_TAKEN, RingLog, SplitRing};
+use super::ring::{MOST_TAKEN, SplitRing};
 use crate::arch;
 use crate::counters::{QueueCounters, Reason};
-use crate::memory::GuestMemory;
 use crate::packet::{BURST, MAX_PACKET, Packets, SEGMENTS, Segment};
 use arrayvec::ArrayVec;
 
@@ -27,10 +26,12 @@ impl SplitRing {
             which
         };
         let before = self.next_used;
-        let delivered = if self.header_len == HEADER {
-            self.send_burst::<HEADER>(packets, which, counters)
-        } else {
-            self.send_burst::<LEGACY_HEADER>(packets, which, counters)
+        let logged = self.log.is_some();
+        let delivered = match (self.header_len, logged) {
+            (HEADER, false) => self.send_burst::<HEADER, false>(packets, which, counters),
+            (HEADER, true) => self.send_burst::<HEADER, true>(packets, which, counters),
+            (_, false) => self.send_burst::<LEGACY_HEADER, false>(packets, which, counters),
+            (_, true) => self.send_burst::<LEGACY_HEADER, true>(packets, which, counters),
         };
         counters.packets.add(delivered.packets);
         counters.bytes.add(delivered.bytes);
@@ -56,7 +57,9 @@ impl SplitRing {
         fitting
     }
 
-    fn send_burst<const H: usize>(
+    /// What is `LOGGED` takes the general way, packet by packet: a migrating guest may be slower,
+    /// all others must not be.
+    fn send_burst<const H: usize, const LOGGED: bool>(
         &mut self,
         packets: &Packets,
         mut which: &[u8],
@@ -68,14 +71,13 @@ impl SplitRing {
         // can cost its neighbours.
         let mut budget = BURST * 64 + packets.bytes() / 32;
         loop {
-            // The way of single buffers knows nothing of the log.
-            if self.log.is_none() {
+            if !LOGGED {
                 which = self.send_singles::<H>(packets, which, &mut delivered);
             }
             let Some((&i, rest)) = which.split_first() else {
                 break;
             };
-            match self.send_gathered::<H>(packets, i as usize, &mut budget) {
+            match self.send_gathered::<H, LOGGED>(packets, i as usize, &mut budget) {
                 Ok(()) => delivered.add(packets.packet_len(i as usize)),
                 Err(reason) => counters.lost(reason, 1),
             }
@@ -141,7 +143,7 @@ impl SplitRing {
     /// `Err` is why it was not delivered: then either nothing was taken, or the chains up to a
     /// bad one have been given back with length 0.
     #[inline(never)]
-    fn send_gathered<const H: usize>(
+    fn send_gathered<const H: usize, const LOGGED: bool>(
         &mut self,
         packets: &Packets,
         i: usize,
@@ -176,8 +178,8 @@ impl SplitRing {
         }
         // SAFETY: every piece was translated, and together they hold `need` bytes.
         unsafe { scatter::<H>(packets, i, pieces.as_slice(), chains.len() as u16) };
-        if let Some(log) = &self.log {
-            log_pieces(log, &self.memory, pieces.as_slice(), need as usize);
+        if LOGGED && let Some(log) = &self.log {
+            log.written(pieces.as_slice(), need);
         }
         self.give_back(&chains);
         Ok(())
@@ -292,16 +294,6 @@ unsafe fn scatter<const H: usize>(packets: &Packets, i: usize, pieces: &[Segment
         for segment in packets.tail(i) {
             writer.write(segment.ptr, segment.len as usize);
         }
-    }
-}
-
-/// The first `len` bytes of `pieces` were written.
-#[cold]
-fn log_pieces(log: &RingLog, memory: &GuestMemory, pieces: &[Segment], mut len: usize) {
-    for piece in pieces {
-        let written = len.min(piece.len as usize);
-        log.buffer(memory, piece.ptr, written);
-        len -= written;
     }
 }
 

@@ -10,6 +10,7 @@ use crate::arch::{self, Word16};
 use crate::journal::{Event, Journal};
 use crate::memory::{DirtyLog, GuestMemory, Window};
 use crate::packet::MAX_PACKET;
+use crate::virtio::log::RingLog;
 use crate::virtio::net;
 use crate::virtio::order::{Device, RingWords};
 use crate::wire;
@@ -53,7 +54,8 @@ pub struct RingSetup {
     pub err: Option<File>,
     /// Enabled rings move packets; a started but disabled one is drained or left alone.
     pub enabled: bool,
-    /// Where writes to the guest's memory are logged if `VHOST_F_LOG_ALL` is acknowledged.
+    /// Where writes to the guest's memory are logged if `VHOST_F_LOG_ALL` is acknowledged. A ring
+    /// that has been started gives none back, so that no old log stays mapped.
     pub log: Option<Arc<DirtyLog>>,
     /// The guest address that writes to the used ring are logged at, if they are to be.
     pub used_logged_at: Option<u64>,
@@ -112,7 +114,7 @@ pub struct SplitRing {
     pub(super) taken: ArrayVec<u16, MOST_TAKEN>,
     pub(super) memory: Arc<GuestMemory>,
     /// What is written is logged.
-    pub(super) log: Option<RingLog>,
+    pub(super) log: Option<Box<RingLog>>,
     /// The ring lies (impossible index); nothing is taken from it any more.
     broken: bool,
     armed: bool,
@@ -139,7 +141,7 @@ impl SplitRing {
     // The setup must survive a refusal: its fds belong to the frontend's next attempt.
     #[allow(clippy::result_large_err)]
     pub fn start(
-        setup: RingSetup,
+        mut setup: RingSetup,
         memory: Arc<GuestMemory>,
         features: u64,
     ) -> Result<Self, (RingSetup, StartError)> {
@@ -149,13 +151,11 @@ impl SplitRing {
         };
         let has = |bit: u32| features & (1 << bit) != 0;
         let event_idx = has(VIRTIO_RING_F_EVENT_IDX);
-        let log = setup.log.clone().filter(|_| has(VHOST_F_LOG_ALL));
-        let used = setup.used_logged_at;
-        let log = log.map(|log| RingLog { log, used, size: setup.size, event_idx });
+        let log = RingLog::take(&mut setup, &memory, event_idx).filter(|_| has(VHOST_F_LOG_ALL));
         let device = Device::new(words, event_idx);
         device.disarm();
         if let Some(log) = &log {
-            log.suppression();
+            log.disarmed();
         }
         Ok(SplitRing {
             device,
@@ -190,8 +190,7 @@ impl SplitRing {
     pub fn stop(mut self) -> RingSetup {
         debug_assert!(self.taken.is_empty());
         self.notify();
-        self.device.disarm();
-        self.log_suppression();
+        self.ask_for_none();
         self.setup.base = self.next_avail;
         self.setup
     }
@@ -314,7 +313,9 @@ impl SplitRing {
         }
         self.armed = true;
         self.device.arm(self.next_avail);
-        self.log_suppression();
+        if let Some(log) = &self.log {
+            log.armed();
+        }
         let idx = self.device.recheck_after_arming();
         idx == self.next_avail
     }
@@ -344,68 +345,14 @@ impl SplitRing {
     /// Ask for no more kicks, if any were asked for.
     pub fn disarm(&mut self) {
         if std::mem::take(&mut self.armed) {
-            self.device.disarm();
-            self.log_suppression();
+            self.ask_for_none();
         }
     }
 
-    /// What we ask of the guest was written.
-    fn log_suppression(&self) {
+    fn ask_for_none(&self) {
+        self.device.disarm();
         if let Some(log) = &self.log {
-            log.suppression();
-        }
-    }
-
-    /// Make the used entries from `before` on visible.
-    #[inline]
-    pub(super) fn publish_used(&self, before: u16) {
-        if let Some(log) = &self.log {
-            log.entries(before, self.next_used);
-        }
-        self.device.publish_used_idx(self.next_used);
-        if let Some(log) = &self.log {
-            log.index();
-        }
-    }
-}
-
-/// The dirty log, as one ring uses it: buffers where they lie, the used ring where the frontend
-/// says. Each write comes before its bit, and the bits of entries before the index.
-pub(super) struct RingLog {
-    log: Arc<DirtyLog>,
-    used: Option<u64>,
-    size: u16,
-    event_idx: bool,
-}
-
-impl RingLog {
-    /// `len` bytes at `ptr` were written.
-    pub fn buffer(&self, memory: &GuestMemory, ptr: *const u8, len: usize) {
-        self.log.mark_mapped(memory, ptr, len as u64);
-    }
-
-    /// So were the used entries from `from` up to `to` (free running).
-    fn entries(&self, from: u16, to: u16) {
-        let mut at = from;
-        while at != to {
-            self.used(4 + 8 * u64::from(at & (self.size - 1)), 8);
-            at = at.wrapping_add(1);
-        }
-    }
-
-    fn index(&self) {
-        self.used(2, 2);
-    }
-
-    /// `avail_event`, behind the ring, or the flags before it.
-    fn suppression(&self) {
-        self.used(if self.event_idx { 4 + 8 * u64::from(self.size) } else { 0 }, 2);
-    }
-
-    fn used(&self, offset: u64, len: u64) {
-        // An address that wraps is beyond every log.
-        if let Some(at) = self.used.and_then(|used| used.checked_add(offset)) {
-            self.log.mark(at, len);
+            log.disarmed();
         }
     }
 }

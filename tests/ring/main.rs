@@ -7,6 +7,7 @@ mod differential;
 mod dirty;
 mod enqueue;
 mod guest;
+mod logged;
 mod protocol;
 mod spread;
 
