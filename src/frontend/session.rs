@@ -362,6 +362,12 @@ impl Session {
         self.ask("GET_VRING_BASE", |f| f.get_vring_base(index)).map(|base| base as u16)
     }
 
+    /// The socket, for messages that no frontend would send. An answer that is asked for there must
+    /// be read before the session goes on.
+    pub fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+
     /// Is the connection open?
     pub fn alive(&self) -> bool {
         unix::is_open(&self.stream)

@@ -216,6 +216,17 @@ impl<'a> Attack<'a> {
         }
     }
 
+    /// The ring is not served, and no error is told: it was asked back.
+    pub fn expect_standing(&mut self, what: &str) {
+        let used = self.ring().used_idx();
+        let desc = self.good(HEADER + 100);
+        self.ring().post(0, &[desc]);
+        self.provoke();
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        assert_eq!(self.ring().used_idx(), used, "{:?}, {what}: it goes on", self.way);
+        assert!(self.err.read().is_err(), "{:?}, {what}: an error", self.way);
+    }
+
     /// The ring was stopped: its error was signalled, and it takes nothing more.
     pub fn expect_broken(&mut self, what: &str) {
         assert!(wait_until(LIMIT, || self.err.read().is_ok()), "{:?}, {what}: no error", self.way);

@@ -9,6 +9,8 @@ mod attack;
 mod chains;
 mod garbage;
 mod load;
+mod messages;
 mod neighbour;
 mod rings;
 mod truncated;
+mod wire;
