@@ -9,6 +9,8 @@ use super::driver::RingArea;
 use super::ram::{Ram, Region};
 use crate::sys::socket_file::{SocketFile, SocketFileError, check_path};
 use crate::sys::unix;
+use crate::virtio::RingAddresses;
+use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -19,7 +21,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use vhost::vhost_user::message::{VhostUserHeaderFlag, VhostUserProtocolFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
-use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
+use vhost::{VhostBackend, VhostUserDirtyLogRegion, VhostUserMemoryRegionInfo, VringConfigData};
 use virtio_bindings::virtio_config::{VIRTIO_F_IN_ORDER, VIRTIO_F_VERSION_1};
 use virtio_bindings::virtio_net::{VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF};
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
@@ -32,6 +34,16 @@ const RETRY: Duration = Duration::from_millis(5);
 /// `VHOST_USER_F_PROTOCOL_FEATURES`: the backend speaks of protocol features, and its rings
 /// start disabled.
 const PROTOCOL_FEATURES: u64 = 1 << 30;
+
+/// `VHOST_F_LOG_ALL`: what the backend writes is logged.
+const LOG_ALL: u64 = 1 << 26;
+/// `VHOST_VRING_F_LOG`: its writes to the used ring as well.
+const RING_LOG: u32 = 1;
+/// Protocol features that we use where they are offered.
+const OURS: VhostUserProtocolFeatures = VhostUserProtocolFeatures::MQ
+    .union(VhostUserProtocolFeatures::LOG_SHMFD)
+    .union(VhostUserProtocolFeatures::REPLY_ACK)
+    .union(VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS);
 
 /// The features a guest may ask for, by name.
 const NAMES: [(u32, &str); 5] = [
@@ -174,14 +186,17 @@ pub struct Session {
     frontend: Frontend,
     stream: UnixStream,
     features: u64,
+    offered: u64,
     enables: bool,
+    /// It takes a dirty log.
+    logs: bool,
     /// Keeps our socket file as long as the connection.
     listener: Option<Listener>,
 }
 
 impl Session {
     /// Negotiate on a connected socket: `SET_OWNER`, `GET_FEATURES`, GET and `SET_PROTOCOL_FEATURES`
-    /// (MQ, `REPLY_ACK` and
+    /// (MQ, `LOG_SHMFD`, `REPLY_ACK` and
     /// `CONFIGURE_MEM_SLOTS` where offered), `GET_QUEUE_NUM` for several queue pairs. `SET_FEATURES`
     /// follows with [`Session::begin`].
     ///
@@ -192,7 +207,15 @@ impl Session {
             || stream.try_clone().map_err(|e| message("the socket")(vhost::Error::IOError(e)));
         let vrings = 2 * u64::from(wanted.queue_pairs);
         let frontend = Frontend::from_stream(clone()?, vrings);
-        let mut session = Session { frontend, stream, features: 0, enables: false, listener: None };
+        let mut session = Session {
+            frontend,
+            stream,
+            features: 0,
+            offered: 0,
+            enables: false,
+            logs: false,
+            listener: None,
+        };
         session.ask("SET_OWNER", |f| f.set_owner())?;
         let offered = session.ask("GET_FEATURES", |f| f.get_features())?;
         for (bit, name) in NAMES {
@@ -202,6 +225,7 @@ impl Session {
         }
         let mq = if wanted.queue_pairs > 1 { 1 << VIRTIO_NET_F_MQ } else { 0 };
         session.features = wanted.features | offered & (PROTOCOL_FEATURES | mq);
+        session.offered = offered;
         session.enables = offered & PROTOCOL_FEATURES != 0;
         let protocol = session.negotiate_protocol()?;
         if wanted.queue_pairs > 1 {
@@ -217,11 +241,9 @@ impl Session {
         if !self.enables {
             return Ok(VhostUserProtocolFeatures::empty());
         }
-        let ours = VhostUserProtocolFeatures::MQ
-            | VhostUserProtocolFeatures::REPLY_ACK
-            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS;
         let both =
-            ours & self.ask("GET_PROTOCOL_FEATURES", VhostUserFrontend::get_protocol_features)?;
+            OURS & self.ask("GET_PROTOCOL_FEATURES", VhostUserFrontend::get_protocol_features)?;
+        self.logs = both.contains(VhostUserProtocolFeatures::LOG_SHMFD);
         self.ask("SET_PROTOCOL_FEATURES", |f| f.set_protocol_features(both))?;
         if both.contains(VhostUserProtocolFeatures::REPLY_ACK) {
             self.frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
@@ -240,8 +262,8 @@ impl Session {
         let answer = self
             .ask("GET_FEATURES", |f| f.get_features())
             .and_then(|_| {
-                let mq = VhostUserProtocolFeatures::MQ | VhostUserProtocolFeatures::REPLY_ACK;
-                let both = mq
+                // The same ones again: the last word counts.
+                let both = OURS
                     & self
                         .ask("GET_PROTOCOL_FEATURES", VhostUserFrontend::get_protocol_features)?;
                 self.ask("SET_PROTOCOL_FEATURES", |f| f.set_protocol_features(both))
@@ -318,21 +340,67 @@ impl Session {
         events: RingEvents,
         base: u16,
     ) -> Result<(), SessionError> {
-        let at = area.user_addresses();
-        let config = VringConfigData {
-            queue_max_size: area.size(),
-            queue_size: area.size(),
-            flags: 0,
-            desc_table_addr: at.desc,
-            used_ring_addr: at.used,
-            avail_ring_addr: at.avail,
-            log_addr: None,
-        };
         self.ask("SET_VRING_CALL", |f| f.set_vring_call(index, events.call))?;
         self.ask("SET_VRING_NUM", |f| f.set_vring_num(index, area.size()))?;
         self.ask("SET_VRING_BASE", |f| f.set_vring_base(index, base))?;
-        self.ask("SET_VRING_ADDR", |f| f.set_vring_addr(index, &config))?;
+        self.place_ring(index, area.user_addresses(), None)?;
         self.ask("SET_VRING_KICK", |f| f.set_vring_kick(index, events.kick))
+    }
+
+    /// `SET_VRING_ADDR`, at any time: a running ring goes on at its index. With `log`, the backend
+    /// logs what it writes to the used ring at this guest address.
+    ///
+    /// # Errors
+    /// The backend refused it.
+    pub fn place_ring(
+        &mut self,
+        index: usize,
+        at: RingAddresses,
+        log: Option<u64>,
+    ) -> Result<(), SessionError> {
+        let config = VringConfigData {
+            // Not in the message.
+            queue_max_size: 0,
+            queue_size: 0,
+            flags: if log.is_some() { RING_LOG } else { 0 },
+            desc_table_addr: at.desc,
+            used_ring_addr: at.used,
+            avail_ring_addr: at.avail,
+            log_addr: log,
+        };
+        self.ask("SET_VRING_ADDR", |f| f.set_vring_addr(index, &config))
+    }
+
+    /// `SET_LOG_BASE`, at any time: `size` bytes of `file` from `offset` are the dirty log, with a
+    /// bit for each 4096 bytes of guest addresses. Nothing is logged before
+    /// [`Session::set_logging`].
+    ///
+    /// # Errors
+    /// The backend takes no log, or ended the connection over this one.
+    pub fn set_log_base(
+        &mut self,
+        file: &File,
+        (offset, size): (u64, u64),
+    ) -> Result<(), SessionError> {
+        if !self.logs {
+            return Err(SessionError::Missing("VHOST_USER_PROTOCOL_F_LOG_SHMFD (a dirty log)"));
+        }
+        let mmap_handle = file.as_raw_fd();
+        let log = VhostUserDirtyLogRegion { mmap_size: size, mmap_offset: offset, mmap_handle };
+        self.ask("SET_LOG_BASE", |f| f.set_log_base(0, Some(log)))
+    }
+
+    /// `SET_FEATURES` with `VHOST_F_LOG_ALL` or without, at any time: a migration begins or ends.
+    ///
+    /// # Errors
+    /// The backend does not offer it, or refused it.
+    pub fn set_logging(&mut self, on: bool) -> Result<(), SessionError> {
+        if self.offered & LOG_ALL == 0 {
+            return Err(SessionError::Missing("VHOST_F_LOG_ALL (logging of what is written)"));
+        }
+        self.features = self.features & !LOG_ALL | if on { LOG_ALL } else { 0 };
+        let features = self.features;
+        self.ask("SET_FEATURES", |f| f.set_features(features))
     }
 
     /// `SET_VRING_ERR`: where the backend tells that ring `index` lies and was stopped.

@@ -6,6 +6,7 @@ use super::common::bridge::{LIMIT, alone};
 use super::common::wait_until;
 use super::neighbour::Street;
 use ringbridge::frontend::RawDesc;
+use ringbridge::sys::memfd;
 
 /// Fds of this process, and mappings of guests' memory.
 fn held() -> (usize, usize) {
@@ -78,5 +79,49 @@ fn memory_that_is_truncated_in_the_middle_of_a_burst() {
         attack.ring().kick();
         assert!(wait_until(LIMIT, || !attack.raw.session.alive()), "round {round}");
     }
+    street.finish();
+}
+
+/// The dirty log is a file of the frontend's as well.
+#[test]
+fn a_dirty_log_that_is_truncated_in_use_ends_that_session_alone() {
+    let _alone = alone();
+    let street = Street::new();
+    let before = held();
+    let mut truncated = 0;
+    for half in [false, true] {
+        for way in WAYS {
+            let what = format!("{way:?}, half {half}");
+            let mut attack = Attack::new(&street.bed, way);
+            let len = attack.end().div_ceil(8 * 4096);
+            let log = memfd(c"truncated-log", len).unwrap();
+            let area = attack.ring().area();
+            let (at, used) = (area.user_addresses(), area.used_guest());
+            let session = &mut attack.raw.session;
+            session.set_log_base(&log, (0, len)).unwrap();
+            session.set_logging(true).unwrap();
+            session.place_ring(way.index(), at, Some(used)).unwrap();
+            attack.expect_working(&what);
+            assert!(attack.raw.session.alive(), "{what}");
+            // The guest's addresses are in the second half.
+            log.set_len(if half { len / 2 } else { 0 }).unwrap();
+            let desc = attack.good(HEADER + 100);
+            for head in 0..100 {
+                attack.ring().post(head, &[desc]);
+            }
+            attack.provoke();
+            let gone = wait_until(LIMIT, || !attack.raw.session.alive());
+            assert!(gone, "{what}: the session lives on");
+            truncated += 1;
+            street.bed.expect(&what, |snapshot| {
+                snapshot.ports[0].refused.get("memory_truncated") == Some(&truncated)
+            });
+        }
+        street.expect_service();
+    }
+    let maps = || std::fs::read_to_string("/proc/self/maps").unwrap();
+    let returned = wait_until(LIMIT, || held() == before && !maps().contains("truncated-log"));
+    assert!(returned, "{:?} are held, {before:?} were", held());
+    Attack::new(&street.bed, Way::FromGuest).expect_working("after it");
     street.finish();
 }

@@ -7,6 +7,7 @@ mod common;
 mod ends;
 mod forward;
 mod lifecycle;
+mod logging;
 mod matrix;
 mod sleepers;
 mod topology;

@@ -86,6 +86,11 @@ impl RingArea {
         }
     }
 
+    /// The used ring's guest address: where a dirty log has it.
+    pub fn used_guest(&self) -> u64 {
+        self.ram.guest(self.place.used)
+    }
+
     /// The memory it lies in.
     pub fn ram(&self) -> &Arc<Ram> {
         &self.ram
