@@ -255,6 +255,7 @@ mod tests {
     use super::*;
     use crate::arch;
     use std::io::Read;
+    use std::os::fd::FromRawFd;
     use std::os::unix::fs::FileExt;
 
     const PAGE: usize = 4096;
@@ -327,6 +328,43 @@ mod tests {
         }
         // Other tests map, too.
         assert!(USED.load(Ordering::Relaxed) < used + 500);
+    }
+
+    /// Pages of hugetlbfs are put over as a whole: no mapping may end inside one.
+    #[test]
+    fn huge_pages_go_as_a_whole() {
+        const HUGE: usize = 2 << 20;
+        let flags = libc::MFD_CLOEXEC | libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
+        // SAFETY: a C string.
+        let fd = unsafe { libc::memfd_create(c"huge-gone".as_ptr(), flags) };
+        if fd < 0 {
+            let all = std::env::var_os("RINGBRIDGE_REQUIRE").is_some_and(|all| all == "all");
+            assert!(!all, "no hugetlbfs, and RINGBRIDGE_REQUIRE=all");
+            return eprintln!("skipped: no hugetlbfs");
+        }
+        // SAFETY: just made, and nobody else's.
+        let file = unsafe { File::from_raw_fd(fd) };
+        file.set_len(4 * HUGE as u64).unwrap();
+        let alarm = Arc::new(Alarm::default());
+        let mapping = Mapping::new(&file, (0, 4 * HUGE), HUGE, &alarm).unwrap();
+        // Without huge pages in stock already this faults, which is as good.
+        let stocked = byte(&mapping, 0) == 0 && !alarm.has_rung();
+        file.set_len(HUGE as u64).unwrap();
+        for at in [4 * HUGE - 1, 2 * HUGE + 0x1234, HUGE] {
+            assert_eq!(byte(&mapping, at), 0);
+        }
+        assert!(alarm.has_rung());
+        let buffer = vec![9; HUGE + 1];
+        // SAFETY: the destination is in the mapping, and crosses from what is left of the file.
+        unsafe { arch::copy(mapping.ptr().as_ptr().add(1), buffer.as_ptr(), buffer.len()) };
+        assert_eq!((byte(&mapping, 1), byte(&mapping, HUGE + 1)), (9, 9));
+        let mapped = || {
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            maps.matches("huge-gone").count()
+        };
+        assert_eq!(mapped(), usize::from(stocked));
+        drop(mapping);
+        assert_eq!(mapped(), 0);
     }
 
     /// A fault of nobody's ends the process, as it would without us.

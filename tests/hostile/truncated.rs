@@ -3,10 +3,12 @@
 
 use super::attack::{Attack, HEADER, WAYS, Way};
 use super::common::bridge::{LIMIT, alone};
-use super::common::wait_until;
+use super::common::{hugepages, required, wait_until};
 use super::neighbour::Street;
-use ringbridge::frontend::RawDesc;
+use ringbridge::frontend::{RawDesc, Region};
 use ringbridge::sys::memfd;
+use std::fs::File;
+use std::os::fd::FromRawFd;
 
 /// Fds of this process, and mappings of guests' memory.
 fn held() -> (usize, usize) {
@@ -123,5 +125,49 @@ fn a_dirty_log_that_is_truncated_in_use_ends_that_session_alone() {
     let returned = wait_until(LIMIT, || held() == before && !maps().contains("truncated-log"));
     assert!(returned, "{:?} are held, {before:?} were", held());
     Attack::new(&street.bed, Way::FromGuest).expect_working("after it");
+    street.finish();
+}
+
+/// As for memfd, with pages that can only be put over as a whole.
+#[test]
+fn huge_pages_that_are_truncated_end_that_session_alone() {
+    const HUGE: usize = 2 << 20;
+    let _alone = alone();
+    if !required(hugepages(16), "no huge pages are free") {
+        return;
+    }
+    let street = Street::new();
+    for (n, way) in (1..).zip(WAYS) {
+        let what = format!("{way:?}");
+        let mut attack = Attack::new(&street.bed, way);
+        let flags = libc::MFD_CLOEXEC | libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
+        // SAFETY: a C string; the descriptor is nobody else's.
+        let file = unsafe {
+            let fd = libc::memfd_create(c"huge-truncated".as_ptr(), flags);
+            assert!(fd >= 0);
+            File::from_raw_fd(fd)
+        };
+        file.set_len(4 * HUGE as u64).unwrap();
+        let (guest, user) = (1 << 45, 1 << 46);
+        let region = Region { guest, user, size: 4 * HUGE, file };
+        attack.raw.session.add_region(&region).unwrap();
+        attack.expect_working(&what);
+        // From page to page, the last of them gone.
+        region.file.set_len(HUGE as u64).unwrap();
+        for head in 0..100_u16 {
+            let addr = guest + u64::from(head) % 4 * HUGE as u64 + HUGE as u64 - 1500;
+            let desc = attack.desc(addr, HEADER + 3000);
+            attack.ring().post(head, &[desc]);
+            attack.provoke();
+        }
+        let gone = wait_until(LIMIT, || !attack.raw.session.alive());
+        assert!(gone, "{what}: the session lives on");
+        street.bed.expect(&what, |snapshot| {
+            snapshot.ports[0].refused.get("memory_truncated") == Some(&n)
+        });
+        street.expect_service();
+    }
+    let maps = || std::fs::read_to_string("/proc/self/maps").unwrap();
+    assert!(wait_until(LIMIT, || !maps().contains("huge-truncated")), "{}", maps());
     street.finish();
 }
