@@ -2,9 +2,10 @@
 //! ring works as far as it can without.
 
 use super::attack::{Attack, WAYS};
-use super::common::bridge::alone;
+use super::common::bridge::{LIMIT, alone};
+use super::common::wait_until;
 use super::neighbour::Street;
-use super::wire::{self, Message, connect, expect_fds, served};
+use super::wire::{self, After, Message, connect, expect_fds, expect_refused, served};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -33,10 +34,8 @@ fn kinds() -> Vec<(&'static str, OwnedFd)> {
     let (read_end, write_end) = std::io::pipe().unwrap();
     let (no_writer, _) = std::io::pipe().unwrap();
     let (_, no_reader) = std::io::pipe().unwrap();
-    let (no_peer, _) = UnixStream::pair().unwrap();
     let (full_reader, full) = full_pipe();
     let open = |path: &str| OwnedFd::from(File::open(path).unwrap());
-    let epoll = Epoll::new().unwrap();
     vec![
         ("a pipe's read end", read_end.into()),
         ("a pipe's write end", write_end.into()),
@@ -44,7 +43,6 @@ fn kinds() -> Vec<(&'static str, OwnedFd)> {
         ("a pipe without a reader", no_reader.into()),
         ("a full pipe's read end", full_reader),
         ("a full pipe", full),
-        ("a socket whose peer is gone", no_peer.into()),
         ("a blocking eventfd", event(0)),
         ("a pending eventfd", event(1)),
         ("a full eventfd", event(u64::MAX - 1)),
@@ -55,8 +53,6 @@ fn kinds() -> Vec<(&'static str, OwnedFd)> {
         ("zeros", File::options().read(true).write(true).open("/dev/zero").unwrap().into()),
         ("a device without room", File::create("/dev/full").unwrap().into()),
         ("memory", ringbridge::sys::memfd(c"no-event", 4096).unwrap().into()),
-        // SAFETY: a duplicate that is nobody else's.
-        ("an epoll set", unsafe { OwnedFd::from_raw_fd(libc::dup(epoll.as_raw_fd())) }),
     ]
 }
 
@@ -116,19 +112,46 @@ fn errors_are_told_to_whatever_is_there() {
     street.finish();
 }
 
-/// A frontend's own end of its session's socket: what is signalled there is a message to us, and
-/// no good one. It is the frontend who is harmed.
+/// What can keep other fds open is refused, and the ring goes on with the fd it has.
+#[test]
+fn fds_that_keep_other_fds() {
+    let _alone = alone();
+    let street = Street::new();
+    let before = wire::fds();
+    for way in WAYS {
+        let mut attack = Attack::new(&street.bed, way);
+        let socket = UnixStream::pair().unwrap().0;
+        let epoll = Epoll::new().unwrap();
+        for fd in [socket.as_raw_fd(), epoll.as_raw_fd()] {
+            for request in [wire::SET_VRING_KICK, wire::SET_VRING_CALL, wire::SET_VRING_ERR] {
+                let message = Message::new(request, &[way.index() as u64]).with(&[fd]);
+                expect_refused(&mut attack, &message, "fd", After::Works);
+            }
+        }
+    }
+    expect_fds(before, "after fds that keep others");
+    street.finish();
+}
+
+/// A frontend that sends its own end of the connection and leaves: we hold no end of it that
+/// would keep the port taken for ever.
 #[test]
 fn the_sessions_own_socket() {
     let _alone = alone();
     let street = Street::new();
     let before = wire::fds();
     for request in [wire::SET_VRING_KICK, wire::SET_VRING_CALL, wire::SET_VRING_ERR] {
+        let (refused, _) = wire::refused(&street.bed, "fd");
         let stream = connect(&street.bed.socket(0));
         let own = Message { flags: 1, ..Message::new(request, &[0]) };
         own.with(&[stream.as_raw_fd()]).send(&stream).unwrap();
-        street.expect_service();
+        drop(stream);
+        let counted = || wire::refused(&street.bed, "fd").0 == refused + 1;
+        assert!(wait_until(LIMIT, counted), "message {request}");
+        expect_fds(before, "after the socket itself");
     }
-    expect_fds(before, "after the socket itself");
+    for way in WAYS {
+        Attack::new(&street.bed, way).expect_working("after it");
+    }
     street.finish();
 }
