@@ -4,9 +4,11 @@
 //! Promises: [`bind`], [`listen`] and [`connect`] never block; every fd made here is owned and
 //! close-on-exec. Called by `control`, `vhost_user` and `frontend`. Never removes a file.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
@@ -76,6 +78,22 @@ fn look(stream: &UnixStream, buf: &mut [u8], flags: libc::c_int) -> io::Result<u
     // SAFETY: `buf` is writable for the length given.
     let n = unsafe { libc::recv(fd, buf.as_mut_ptr().cast(), buf.len(), flags) };
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// Can nothing but bytes be kept in this fd? A socket keeps fds that are on their way through it,
+/// and what is made by a system call of its own (epoll, `io_uring`) keeps what it works on; an
+/// eventfd or a pipe keeps none.
+///
+/// # Errors
+/// The operating system's.
+pub fn keeps_no_fds(fd: &impl AsFd) -> io::Result<bool> {
+    let fd = fd.as_fd();
+    let kind = File::from(fd.try_clone_to_owned()?).metadata()?.file_type();
+    // Without /proc it cannot be told what an anonymous file is.
+    let name = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
+    let name = name.as_os_str().as_bytes();
+    let anonymous = name.starts_with(b"anon_inode:") && name != b"anon_inode:[eventfd]";
+    Ok(!kind.is_socket() && !anonymous)
 }
 
 /// Make reads and writes return at once, whoever made the fd and however it was opened.
@@ -175,6 +193,23 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let fill = MAX_PATH - dir.path().as_os_str().len() - 1;
         bind(&dir.path().join("x".repeat(fill))).unwrap();
+    }
+
+    #[test]
+    fn what_can_keep_fds_is_known() {
+        let (reader, writer) = io::pipe().unwrap();
+        let event = vmm_sys_util::eventfd::EventFd::new(0).unwrap();
+        // SAFETY: the fd is open while it is borrowed.
+        let event = unsafe { std::os::fd::BorrowedFd::borrow_raw(event.as_raw_fd()) };
+        let zero = File::open("/dev/zero").unwrap();
+        for none in [&event as &dyn AsFd, &reader, &writer, &zero] {
+            assert!(keeps_no_fds(&none).unwrap());
+        }
+        let socket = UnixStream::pair().unwrap().0;
+        let epoll = crate::sys::new_epoll().unwrap();
+        for some in [&socket as &dyn AsFd, &epoll] {
+            assert!(!keeps_no_fds(&some).unwrap());
+        }
     }
 
     #[test]

@@ -290,9 +290,13 @@ impl<'a, R: Rings> Handler<'a, R> {
     }
 }
 
-/// Neither a worker nor this thread may ever wait for an fd of the frontend's.
+/// Neither a worker nor this thread may ever wait for an fd of the frontend's, and no fd may keep
+/// the frontend's own end of this connection open: we would never see it close.
 fn non_blocking(fd: Option<File>) -> Outcome<Option<File>> {
     if let Some(fd) = &fd {
+        if !unix::keeps_no_fds(fd).map_err(Refusal::Fd)? {
+            return Err(Refusal::NoEvent);
+        }
         unix::set_nonblocking(fd).map_err(Refusal::Fd)?;
     }
     Ok(fd)

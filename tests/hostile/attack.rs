@@ -71,16 +71,14 @@ impl<'a> Attack<'a> {
         self.raw.start(index, first).unwrap();
         self.used = first;
         self.tables = TABLES;
-        if self.way == Way::ToGuest {
-            self.settle();
-        }
+        self.settle();
         self.before = self.way.totals(self.bed);
     }
 
     /// The worker is told of a new ring a moment after the frontend has its answer. It has it
-    /// once a packet is lost only for want of buffers.
-    fn settle(&mut self) {
-        loop {
+    /// once a packet is lost only for want of buffers; until then it is dropped.
+    pub fn settle(&mut self) {
+        while self.way == Way::ToGuest {
             let before = self.way.totals(self.bed).drops;
             self.peer.send(&[0; 60]);
             self.bed.expect("a probe is lost", |s| s.ports[0].tx.drops != before);

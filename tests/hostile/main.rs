@@ -5,12 +5,15 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod addresses;
 mod attack;
 mod chains;
+mod fds;
 mod garbage;
 mod load;
 mod messages;
 mod neighbour;
 mod rings;
+mod tables;
 mod truncated;
 mod wire;

@@ -248,6 +248,7 @@ fn a_ring_whose_size_is_set_again_and_again() {
             }
         }
         assert!(served(attack.raw.session.stream()));
+        attack.settle();
         attack.expect_working("after so many sizes");
         let used = attack.used;
         assert_eq!(attack.stop(), used);

@@ -150,6 +150,7 @@ pub fn expect_refused(attack: &mut Attack, message: &Message, reason: &str, afte
     match after {
         After::Works => {
             expect_fds(fds, &what);
+            attack.settle();
             attack.expect_working(&what);
         }
         After::Stopped => {
