@@ -116,7 +116,8 @@ fn json_has_exactly_the_documented_keys() {
     assert_eq!(ports.len(), 2);
     let mut received = 0;
     for (port, socket) in ports.iter().zip(backend.sockets()) {
-        let expected = ["drops", "name", "rx_bytes", "rx_packets", "tx_bytes", "tx_packets"];
+        let expected =
+            ["drops", "name", "refused", "rx_bytes", "rx_packets", "tx_bytes", "tx_packets"];
         assert_eq!(keys(port), expected);
         assert_eq!(port["name"], format!("vhost:{}", socket.display()));
         let packets = port["rx_packets"].as_u64().unwrap();
