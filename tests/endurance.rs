@@ -18,6 +18,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
@@ -55,7 +56,7 @@ impl Bed {
         let quiet = |backend: &Backend| {
             let mut last = state(backend);
             let settled = wait_until(LIMIT, || {
-                thread::sleep(std::time::Duration::from_millis(20));
+                thread::sleep(Duration::from_millis(20));
                 let before = std::mem::replace(&mut last, state(backend));
                 before == last
             });
@@ -197,4 +198,24 @@ fn a_session_may_be_cut_off_after_any_byte() {
         stream.read_exact(&mut answers).unwrap();
         assert_eq!(answers[20..24], 11_u32.to_ne_bytes());
     });
+}
+
+/// Without an fd for one who connects the bridge waits, without haste, and serves them when
+/// there is one.
+#[test]
+fn out_of_fds_it_waits_and_then_serves() {
+    let _alone = alone();
+    let backend = Backend::start(1, "", &[]);
+    // Lower than any number that is free.
+    backend.limit_fds(3);
+    let stream = UnixStream::connect(&backend.sockets()[0]).unwrap();
+    let said = || backend.log().matches("cannot accept").count();
+    assert!(wait_until(LIMIT, || said() == 1), "{}", backend.log());
+    let (start, before) = (Instant::now(), backend.cpu_time());
+    thread::sleep(Duration::from_millis(600));
+    let used = Duration::from_nanos(backend.cpu_time() - before);
+    assert!(used * 10 < start.elapsed(), "{used:?} of {:?}", start.elapsed());
+    assert_eq!(said(), 1, "{}", backend.log());
+    backend.limit_fds(1024);
+    negotiate(stream);
 }

@@ -71,6 +71,19 @@ impl Backend {
         serde_json::from_str(&said).unwrap()
     }
 
+    /// Let it open no fd whose number is `limit` or higher. Those that it has stay open.
+    pub fn limit_fds(&self, limit: u64) {
+        let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        let (pid, what) = (self.child.id() as i32, libc::RLIMIT_NOFILE);
+        // SAFETY: `now` outlives both calls; each asks for one of the two things.
+        unsafe {
+            assert_eq!(libc::prlimit(pid, what, std::ptr::null(), &raw mut now), 0);
+            // The hard limit stays, or only root could undo this.
+            now.rlim_cur = limit;
+            assert_eq!(libc::prlimit(pid, what, &raw const now, std::ptr::null_mut()), 0);
+        }
+    }
+
     /// What it has logged.
     pub fn log(&self) -> String {
         fs::read_to_string(self.dir.path("log")).unwrap_or_default()
