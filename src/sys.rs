@@ -1,9 +1,10 @@
 //! The few things of the system that no crate in use wraps well: CPU affinity, termination by
 //! signal, the limit of open files, an owned epoll fd, a memfd, a stdout that may be closed, the rate of the cycle counter.
 //!
-//! Promises: safe functions with checked results. Never keeps state. Sockets are in [`unix`],
-//! their files in [`socket_file`].
+//! Promises: safe functions with checked results. Sockets are in [`unix`], their files in
+//! [`socket_file`], eventfds of others in [`bell`].
 
+pub mod bell;
 pub mod socket_file;
 pub mod unix;
 

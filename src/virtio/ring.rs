@@ -13,10 +13,10 @@ use crate::packet::MAX_PACKET;
 use crate::virtio::log::RingLog;
 use crate::virtio::net;
 use crate::virtio::order::{Device, RingWords};
+use crate::sys::bell;
 use crate::wire;
 use arrayvec::ArrayVec;
 use std::fs::File;
-use std::io::Write;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use virtio_bindings::virtio_net::{VIRTIO_NET_F_MRG_RXBUF, VIRTIO_NET_F_MTU};
@@ -357,11 +357,11 @@ impl SplitRing {
     }
 }
 
-/// Add one to an eventfd. A full counter means that a signal is pending: as good. Anything
-/// else is the frontend's loss.
-pub(crate) fn signal(fd: Option<&File>) {
-    if let Some(mut fd) = fd {
-        let _ = fd.write(&1u64.to_ne_bytes());
+/// Add one to an eventfd, without waiting whatever its other holders do. What is no eventfd is
+/// the frontend's loss.
+fn signal(fd: Option<&File>) {
+    if let Some(fd) = fd {
+        let _ = bell::ring(fd);
     }
 }
 
