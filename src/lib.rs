@@ -38,7 +38,8 @@
 //! reference → virtio (header length), packet, wire, arch, sys
 //! virtio → memory, packet, wire, arch
 //! packet, sys, memory → arch
-//! config, counters, journal, arch, wire, plot → nothing
+//! config → packet, sys (limits)
+//! counters, journal, arch, wire, plot → nothing
 //! ```
 //!
 //! `config`, `counters` and `journal` are everybody's and not repeated. `forward` never sees a queue,

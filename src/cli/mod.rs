@@ -16,6 +16,7 @@ mod values;
 use crate::config::files::FileError;
 use crate::config::{RunConfig, SweepArgs};
 use crate::ctl::CtlArgs;
+use crate::forward::MAX_PORTS;
 use crate::frontend::OptionsError;
 use crate::guest::GuestArgs;
 use clap::error::ErrorKind;
@@ -105,6 +106,9 @@ pub enum UsageError {
         "--size is the size of the frames that --forward txonly makes; give both or leave it out"
     )]
     SizeOfNothing,
+    /// More than a bridge has numbers for.
+    #[error("{0} ports; a bridge has at most {MAX_PORTS}")]
+    TooManyPorts(usize),
     /// They cannot be paired.
     #[error("{0} ports cannot be paired; give an even number of ports, or one alone")]
     OddPorts(usize),

@@ -7,10 +7,11 @@
 use super::{UsageError, values};
 use crate::config::files::{FileError, Files};
 use crate::config::{ForwardMode, PollMode, PortSpec, RunConfig, files, port};
+use crate::forward::MAX_PORTS;
 use crate::packet::BURST;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Bridge ports until stopped
@@ -104,8 +105,11 @@ impl RunFlags {
         if self.size.is_some() && self.forward != ForwardMode::TxOnly {
             return Err(UsageError::SizeOfNothing);
         }
+        if self.ports.len() > MAX_PORTS {
+            return Err(UsageError::TooManyPorts(self.ports.len()));
+        }
         check_pairs(&self.ports, self.forward)?;
-        check_files(&self.ports)?;
+        check_files(&self.ports, self.control.as_deref())?;
         if !self.cpus.is_empty() {
             values::check_cpus(&self.cpus, &values::available_cpus()?)?;
         }
@@ -141,8 +145,12 @@ fn check_pairs(ports: &[PortSpec], forward: ForwardMode) -> Result<(), UsageErro
     Ok(())
 }
 
-fn check_files(ports: &[PortSpec]) -> Result<(), FileError> {
+fn check_files(ports: &[PortSpec], control: Option<&Path>) -> Result<(), FileError> {
     let mut files = Files::default();
+    if let Some(control) = control {
+        files.write(control)?;
+        files::check_creatable(control)?;
+    }
     ports.iter().try_for_each(|port| files.take(port))?;
     ports.iter().try_for_each(files::check_files)
 }
@@ -269,6 +277,14 @@ mod tests {
                 "cannot read /tmp: is a directory; give a capture file that can be read",
             ),
             (
+                "-p vhost:/tmp/a.sock --control /tmp/./a.sock",
+                "/tmp/a.sock is used twice; each use needs a file of its own",
+            ),
+            (
+                "-p null --control /no/such/c.sock",
+                "cannot create /no/such/c.sock: there is no directory /no/such",
+            ),
+            (
                 "-p vhost:/no/such/a.sock",
                 "cannot create /no/such/a.sock: there is no directory /no/such",
             ),
@@ -276,6 +292,8 @@ mod tests {
         for (line, expected) in cases {
             assert_eq!(complaint(&format!("run {line}")), expected, "{line}");
         }
+        let many = complaint(&format!("run{}", " -p null".repeat(1025)));
+        assert_eq!(many, "1025 ports; a bridge has at most 1024");
         let absent = complaint("run -p null --cpus 4000000");
         assert!(absent.starts_with("CPU 4000000 does not exist; there are "), "{absent}");
     }

@@ -67,12 +67,13 @@ pub fn run(args: &CtlArgs) -> Result<(), CtlError> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut line = serde_json::to_string(&args.request)?;
     line.push('\n');
-    stream.write_all(line.as_bytes())?;
+    // One that is sent away at once cannot ask, but is told why.
+    let asked = stream.write_all(line.as_bytes());
     let mut reader = BufReader::new(&stream);
-    let end = || io::Error::from(io::ErrorKind::UnexpectedEof);
+    let end = || asked.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into());
     let line = read_line(&mut reader, LONGEST_ANSWER)?.ok_or_else(end)?;
     match serde_json::from_str(&line)? {
-        Answer::Error(why) => return Err(CtlError::Refused(why)),
+        Answer::Error(why) => return Err(CtlError::Refused(one_line(&why))),
         Answer::Ok(_) if args.json && args.request != Request::Events => {
             sys::print(&format!("{line}\n"));
         }
@@ -86,10 +87,19 @@ pub fn run(args: &CtlArgs) -> Result<(), CtlError> {
     if args.request == Request::Events {
         stream.set_read_timeout(None)?;
         while let Some(line) = read_line(&mut reader, LONGEST_ANSWER)? {
-            sys::print(&format!("{line}\n"));
+            // Until nobody reads them any more.
+            let mut stdout = io::stdout().lock();
+            if writeln!(stdout, "{line}").and_then(|()| stdout.flush()).is_err() {
+                break;
+            }
         }
     }
     Ok(())
+}
+
+/// What is refused may be told by words of whoever asked.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 fn connect(path: Option<&Path>) -> Result<UnixStream, CtlError> {

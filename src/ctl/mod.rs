@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod clients;
 mod server;
 mod tables;
 

@@ -1,9 +1,11 @@
 //! The bridge's side of the control socket.
 //!
-//! Promises: nobody but its owner can connect; a client that sends too much, too little, or
-//! does not read what it asked for is cut off; a thread each, and a limit to their number; all
-//! of them end within seconds when the server is dropped. Started by `run`.
+//! Promises: nobody but its owner can connect; a client that sends too much, or does not read
+//! what it asked for, is cut off; a thread each, and a limit to their number; an idle one costs
+//! nothing and makes room where there is none; all of them end within seconds when the server is
+//! dropped, whatever they or the frontends whose events they follow do. Started by `run`.
 
+use super::clients::Clients;
 use super::{Answer, LONGEST, Request, folder, read_line, tables};
 use crate::bridge::Bridge;
 use crate::config::port;
@@ -13,23 +15,19 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::fs::{DirBuilder, Permissions, set_permissions};
 use std::io::{self, BufReader, Write};
-use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::RecvTimeoutError;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
-/// Clients at a time.
-const MOST_CLIENTS: usize = 32;
-/// A client that says nothing for so long is sent away.
-const IDLE: Duration = Duration::from_mins(1);
-/// A client that does not read for so long is.
+/// A client that does not read for so long is sent away.
 const UNREAD: Duration = Duration::from_secs(2);
 /// How often it is looked whether a follower is still there.
 const LOOK: Duration = Duration::from_secs(1);
@@ -37,6 +35,8 @@ const LOOK: Duration = Duration::from_secs(1);
 const SAMPLE: Duration = Duration::from_millis(500);
 /// After an `accept` that failed for want of fds.
 const PAUSE: Duration = Duration::from_millis(200);
+/// How long the clients' threads may take to end.
+const END: Duration = Duration::from_secs(5);
 
 /// Why there is no control socket.
 #[derive(Debug, thiserror::Error)]
@@ -54,18 +54,18 @@ pub enum ServerError {
 pub struct Server {
     socket: Option<SocketFile>,
     wake: Arc<EventFd>,
-    clients: Arc<Clients>,
+    shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// Hangs up when all threads have ended.
+    ended: Receiver<()>,
 }
 
-/// Who is connected.
-#[derive(Debug, Default)]
-struct Clients(Mutex<Vec<(UnixStream, JoinHandle<()>)>>);
-
-impl Clients {
-    fn lock(&self) -> MutexGuard<'_, Vec<(UnixStream, JoinHandle<()>)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// What all threads share.
+#[derive(Debug)]
+struct Shared {
+    bridge: Arc<Bridge>,
+    clients: Clients,
+    ending: AtomicBool,
 }
 
 impl Server {
@@ -99,20 +99,25 @@ impl Server {
         for fd in [listener.as_raw_fd(), wake.as_raw_fd()] {
             epoll.ctl(ControlOperation::Add, fd, EpollEvent::new(EventSet::IN, 0))?;
         }
-        let clients = Arc::new(Clients::default());
-        let (bridge, served, woken) = (Arc::clone(bridge), Arc::clone(&clients), Arc::clone(&wake));
+        let shared = Arc::new(Shared {
+            bridge: Arc::clone(bridge),
+            clients: Clients::default(),
+            ending: AtomicBool::new(false),
+        });
+        let (running, ended) = channel();
+        let (served, woken) = (Arc::clone(&shared), Arc::clone(&wake));
         let thread = thread::Builder::new().name("control".into()).spawn(move || {
             // To be woken is to end.
             while woken.read().is_err() {
                 match listener_accept(&listener) {
-                    Ok(Some(stream)) => admit(stream, &served, &bridge),
+                    Ok(Some(stream)) => admit(stream, &served, &running),
                     Ok(None) => drop(epoll.wait(-1, &mut [EpollEvent::default()])),
                     // Out of fds: it will pass.
                     Err(_) => thread::sleep(PAUSE),
                 }
             }
         })?;
-        Ok(Server { socket: Some(socket), wake, clients, thread: Some(thread) })
+        Ok(Server { socket: Some(socket), wake, shared, thread: Some(thread), ended })
     }
 
     /// Where it is.
@@ -124,14 +129,14 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.socket = None;
+        self.shared.ending.store(true, Ordering::Relaxed);
         let _ = self.wake.write(1);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        // A client that asked for the end still gets its answer.
-        for (stream, thread) in self.clients.lock().drain(..) {
-            let _ = stream.shutdown(Shutdown::Read);
-            let _ = thread.join();
+        self.shared.clients.close();
+        if self.ended.recv_timeout(END) != Err(RecvTimeoutError::Disconnected) {
+            tracing::error!("a client of the control socket did not end as it should");
         }
     }
 }
@@ -157,36 +162,29 @@ fn default_path() -> Result<PathBuf, Box<dyn std::error::Error>> {
     }
 }
 
-/// A thread for a client, if there are not too many.
-fn admit(stream: UnixStream, clients: &Arc<Clients>, bridge: &Arc<Bridge>) {
-    let mut clients = clients.lock();
-    clients.retain(|(_, thread)| !thread.is_finished());
+/// A thread for a client, if there is room for it.
+fn admit(stream: UnixStream, shared: &Arc<Shared>, running: &Sender<()>) {
     // A client that cannot be made ready is as good as gone.
-    let ready = stream
-        .set_nonblocking(false)
-        .and_then(|()| stream.set_read_timeout(Some(IDLE)))
-        .and_then(|()| stream.set_write_timeout(Some(UNREAD)))
-        .and_then(|()| stream.try_clone());
-    let Ok(theirs) = ready else { return };
-    if clients.len() >= MOST_CLIENTS {
-        let text = format!("{MOST_CLIENTS} clients are connected already; try again");
-        let _ = send(&stream, &Answer::Error(text));
+    let ready = stream.set_nonblocking(false).and_then(|()| stream.set_write_timeout(Some(UNREAD)));
+    let stream = Arc::new(stream);
+    if ready.is_err() || !shared.clients.admit(&stream) {
         return;
     }
-    let bridge = Arc::clone(bridge);
+    let (served, theirs, running) = (Arc::clone(shared), Arc::clone(&stream), running.clone());
     let serve = move || {
         // However it ends, it ends with the client.
-        let _ = serve(&theirs, &bridge);
-        let _ = theirs.shutdown(Shutdown::Both);
+        let _ = serve(&theirs, &served);
+        served.clients.leave(&theirs);
+        drop(running);
     };
-    if let Ok(thread) = thread::Builder::new().name("client".into()).spawn(serve) {
-        clients.push((stream, thread));
+    if thread::Builder::new().name("client".into()).spawn(serve).is_err() {
+        shared.clients.leave(&stream);
     }
 }
 
 /// Answer a client's requests until it goes or is cut off.
-fn serve(stream: &UnixStream, bridge: &Bridge) -> io::Result<()> {
-    let mut reader = BufReader::new(stream);
+fn serve(stream: &Arc<UnixStream>, shared: &Shared) -> io::Result<()> {
+    let mut reader = BufReader::new(&**stream);
     loop {
         let line = match read_line(&mut reader, LONGEST) {
             Ok(Some(line)) => line,
@@ -197,11 +195,18 @@ fn serve(stream: &UnixStream, bridge: &Bridge) -> io::Result<()> {
             }
             Err(error) => return Err(error),
         };
+        if !shared.clients.busy(stream) {
+            return Ok(());
+        }
         match serde_json::from_str(&line) {
-            Ok(Request::Events) => return follow(stream, bridge),
-            Ok(request) => send(stream, &answer(request, bridge))?,
+            Ok(Request::Events) => match shared.clients.follow(stream) {
+                Ok(()) => return follow(stream, shared),
+                Err(error) => send(stream, &Answer::Error(error.to_string()))?,
+            },
+            Ok(request) => send(stream, &answer(request, &shared.bridge))?,
             Err(error) => send(stream, &Answer::Error(format!("not a request: {error}")))?,
         }
+        shared.clients.idle(stream);
     }
 }
 
@@ -211,17 +216,18 @@ fn send(mut stream: &UnixStream, line: &impl Serialize) -> io::Result<()> {
     stream.write_all(text.as_bytes())
 }
 
-/// Events, until the client goes.
-fn follow(stream: &UnixStream, bridge: &Bridge) -> io::Result<()> {
-    let events = bridge.follow();
+/// Events, until the client goes or the server ends: there may always be one more.
+fn follow(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
+    let events = shared.bridge.follow();
     send(stream, &Answer::Ok(true.into()))?;
-    loop {
+    while !shared.ending.load(Ordering::Relaxed) {
         match events.recv_timeout(LOOK) {
             Ok(moment) => send(stream, &moment)?,
             Err(RecvTimeoutError::Timeout) if unix::is_open(stream) => {}
-            Err(_) => return Ok(()),
+            Err(_) => break,
         }
     }
+    Ok(())
 }
 
 fn answer(request: Request, bridge: &Bridge) -> Answer {

@@ -55,6 +55,11 @@ impl Backend {
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
     }
 
+    /// Is it gone?
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// Wait for its end: the status and what it printed.
     pub fn wait(&mut self) -> (ExitStatus, String) {
         assert!(wait_until(LIMIT, || self.child.try_wait().unwrap().is_some()), "it does not end");
@@ -99,6 +104,13 @@ impl Backend {
     /// Open files.
     pub fn fds(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+
+    /// Threads of this name.
+    pub fn threads(&self, name: &str) -> usize {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap().flatten();
+        let comms = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+        comms.filter(|comm| comm.trim() == name).count()
     }
 
     /// Mappings of guests' memory.

@@ -6,6 +6,8 @@ mod common;
 #[allow(dead_code)]
 mod neighbour;
 
+mod bed;
+mod clients;
 mod commands;
 mod modes;
 mod ports;
