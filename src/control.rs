@@ -13,7 +13,7 @@ mod rings;
 use crate::config::VhostSpec;
 use crate::journal::{Event, Journal};
 use crate::sys::socket_file::{SocketFile, SocketFileError, check_path};
-use crate::sys::unix;
+use crate::sys::{bell, unix};
 use crate::vhost_user::{Device, MAX_QUEUES, Rings, run_session};
 pub use rings::PortRings;
 use std::fs::{Permissions, set_permissions};
@@ -77,6 +77,7 @@ impl VhostPort {
         if !(1..=MAX_QUEUES).contains(&spec.queues) {
             return Err(OpenError::Queues(spec.queues));
         }
+        bell::prepare();
         let stop = Arc::new(Stop::new()?);
         let (socket, source) = if spec.client {
             check_path(&spec.path)?;

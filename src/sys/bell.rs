@@ -3,9 +3,10 @@
 //! Promises: [`ring`] returns at once, whatever the other holders of the open file do. A plain
 //! write does not: whoever shares the file may fill the counter and make the file blocking
 //! between any check of ours and the write. So the kernel rings: a read of nothing, submitted
-//! with the eventfd as what its completion is told to (`IOCB_FLAG_RESFD`, io_submit(2)), which
-//! adds one or leaves a full counter as it is. Called by `virtio` for call and error fds. Where
-//! the kernel has no asynchronous I/O (emulators), it is a plain write after all.
+//! with the eventfd as what its completion is told to (`IOCB_FLAG_RESFD` of `io_submit`), which
+//! adds one or leaves a full counter as it is. Called by `virtio` for call and error fds, and by
+//! `vhost_user` for new ones. Where the kernel has no asynchronous I/O (emulators), it is a
+//! plain write after all.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -13,7 +14,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// `struct iocb` of the kernel's ABI (linux/aio_abi.h) on little-endian machines.
+/// `struct iocb` of the kernel's ABI (`linux/aio_abi.h`) on little-endian machines.
 #[repr(C)]
 #[derive(Default)]
 struct Iocb {
@@ -68,6 +69,11 @@ pub fn ring(fd: &File) -> io::Result<()> {
             _ => Ok(()),
         },
     }
+}
+
+/// Get ready, which takes an fd, so that no worker has to.
+pub fn prepare() {
+    ringer();
 }
 
 fn ringer() -> Option<&'static Ringer> {
@@ -193,7 +199,9 @@ mod tests {
             return eprintln!("skipped: no asynchronous I/O here");
         }
         let (_reader, writer) = io::pipe().unwrap();
-        for file in [File::open("/dev/null").unwrap(), File::from(std::os::fd::OwnedFd::from(writer))] {
+        for file in
+            [File::open("/dev/null").unwrap(), File::from(std::os::fd::OwnedFd::from(writer))]
+        {
             assert_eq!(ring(&file).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         }
     }

@@ -11,7 +11,7 @@ use super::vring::{Context, Stopped, Vring};
 use super::{Device, MAX_REGIONS, Rings, features};
 use crate::journal::{Event, RingState};
 use crate::memory::{Alarm, DirtyLog, GuestMemory, RegionSpec};
-use crate::sys::unix;
+use crate::sys::{bell, unix};
 use crate::virtio::{RingAddresses, ring};
 use crate::wire::{Mac, rarp};
 use std::fs::File;
@@ -269,11 +269,13 @@ impl<'a, R: Rings> Handler<'a, R> {
 
     fn change_call(&mut self, index: u8, fd: Option<File>) -> Outcome {
         let fd = non_blocking(fd)?;
+        let mut rung = Ok(());
         self.change(index.into(), |ring| {
             ring.setup.call = fd;
             // What was signalled to the fd before it may never be looked at.
-            ring::signal(ring.setup.call.as_ref());
-        })
+            rung = ring.setup.call.as_ref().map_or(Ok(()), bell::ring);
+        })?;
+        rung.map_err(Refusal::NoCall)
     }
 
     fn change_kick(&mut self, index: u8, fd: Option<File>) -> Outcome {

@@ -31,6 +31,8 @@ pub(super) enum Refusal {
     Status(u64),
     #[error("the fd cannot be made non-blocking")]
     Fd(#[source] io::Error),
+    #[error("the fd is no eventfd, and is never signalled")]
+    NoCall(#[source] io::Error),
     #[error("the fd is neither an eventfd nor a pipe, and may keep other fds open")]
     NoEvent,
     #[error("ring {0} cannot start")]
@@ -61,7 +63,7 @@ impl Refusal {
             Refusal::Base(_) => "ring_base",
             Refusal::Mtu(_) => "mtu",
             Refusal::Status(_) => "status",
-            Refusal::Fd(_) | Refusal::NoEvent => "fd",
+            Refusal::Fd(_) | Refusal::NoEvent | Refusal::NoCall(_) => "fd",
             Refusal::Start(..) => "ring_address",
             Refusal::Memory(error) => error.reason(),
             Refusal::Log(_) => "log",

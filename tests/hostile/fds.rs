@@ -72,8 +72,11 @@ fn kick_call_and_err_of_every_kind() {
                 assert!(served(attack.raw.session.stream()), "{what}");
                 attack.settle();
                 attack.expect_working(&what);
-                // What can be waited for by nobody is polled, which is no refusal.
-                assert_eq!(wire::refused(&street.bed, "").1, refused, "{what}");
+                // What can be waited for by nobody is polled, which is no refusal; what cannot
+                // be signalled is one.
+                let silent = request == wire::SET_VRING_CALL && !what.contains("eventfd");
+                let expected = refused + u64::from(silent);
+                assert_eq!(wire::refused(&street.bed, "").1, expected, "{what}");
                 let used = attack.used;
                 assert_eq!(attack.stop(), used, "{what}");
                 attack.start(used);
@@ -83,6 +86,39 @@ fn kick_call_and_err_of_every_kind() {
         drop(attack);
     }
     expect_fds(before, "after all kinds");
+    street.finish();
+}
+
+/// The open file is shared: once a full counter was accepted, the frontend makes it blocking
+/// again. Nobody waits for it all the same.
+#[test]
+fn a_full_counter_that_is_made_blocking_behind_our_back() {
+    let _alone = alone();
+    let street = Street::new();
+    for way in WAYS {
+        let mut attack = Attack::new(&street.bed, way);
+        for request in [wire::SET_VRING_CALL, wire::SET_VRING_ERR] {
+            let fd = event(u64::MAX - 1);
+            let message = Message::new(request, &[way.index() as u64]).with(&[fd.as_raw_fd()]);
+            message.send(attack.raw.session.stream()).unwrap();
+            assert!(served(attack.raw.session.stream()));
+            // SAFETY: takes an integer.
+            assert_eq!(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_RDWR) }, 0);
+            attack.settle();
+            for _ in 0..10 {
+                attack.expect_working("with a full counter");
+            }
+            let (broken, _) = wire::refused(&street.bed, "ring_broken");
+            attack.ring().post_head(u16::MAX);
+            attack.provoke();
+            street
+                .bed
+                .expect("broken", |_| wire::refused(&street.bed, "ring_broken").0 == broken + 1);
+            street.expect_service();
+            attack.stop();
+            attack.start(9);
+        }
+    }
     street.finish();
 }
 
