@@ -293,7 +293,8 @@ impl Machine {
         self.look();
         let (exact, features) = (self.exact, self.features);
         let side = self.side(which);
-        let setup = side.stop(exact);
+        // A ring that was started does not give its log back.
+        let setup = RingSetup { log: Some(world().log.clone()), ..side.stop(exact) };
         let ring = SplitRing::start(setup, world().memory.clone(), features);
         side.ring = Some(ring.map_err(|(_, error)| error).expect("as before"));
         side.seen = side.next;

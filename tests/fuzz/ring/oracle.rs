@@ -54,9 +54,11 @@ pub fn unlogged(
         let used = rings.iter().find_map(|(layout, logged_at)| {
             let [.., (from, len)] = layout.areas();
             let offset = at.checked_sub(from).filter(|offset| *offset < len)?;
-            logged_at.checked_add(offset as u64)
+            Some(logged_at.checked_add(offset as u64))
         });
-        let Some(page) = used.or_else(|| guest(*at)).map(|addr| addr / 4096) else { return false };
+        // An address that wraps is behind every log, as is what is no guest's.
+        let Some(addr) = used.unwrap_or_else(|| guest(*at)) else { return false };
+        let page = addr / 4096;
         // What lies behind the log is left out.
         log.get((page / 8) as usize).is_some_and(|byte| byte & 1 << (page % 8) == 0)
     })
