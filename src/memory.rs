@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 mod dirty;
 mod mapping;
+mod registry;
 
 pub use dirty::DirtyLog;
 pub use mapping::Alarm;
