@@ -204,7 +204,7 @@ impl<'a> Attack<'a> {
             self.peer.send(&mark);
             let next = self.used;
             let there = wait_until(LIMIT, || self.ring().used_idx() != next);
-            assert!(there, "{what}: not served");
+            assert!(there, "{what}: not served: {:#?}", self.bed.counters().ports);
             assert_eq!(self.ring().used(next), (u32::from(head), HEADER + 200), "{what}");
             self.used = next.wrapping_add(1);
             assert_eq!(self.ring().used_idx(), self.used, "{what}");
