@@ -121,9 +121,10 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Configuration: flags, sizes, bases; then places of the rings, and what the scribbler
-    /// writes, if the flags say so. `None`: the rings cannot be there.
-    pub fn new(input: &mut Unstructured) -> Result<Option<Self>> {
+    /// Configuration: flags, sizes, bases; then places of the rings, if the flags say so, and
+    /// what another thread writes meanwhile, if the machine is `raced`. `None`: the rings cannot be
+    /// there.
+    pub fn new(input: &mut Unstructured, raced: bool) -> Result<Option<Self>> {
         let [flags, sizes]: [u8; 2] = input.arbitrary()?;
         let bases: [u16; 2] = input.arbitrary()?;
         let flag = |bit: u8, feature: u64| if flags & bit != 0 { feature } else { 0 };
@@ -138,7 +139,7 @@ impl Machine {
                 *place = 0x1_0000 + (u64::from(input.arbitrary::<u16>()? & 0x7fff) & mask);
             }
         }
-        let script = if flags & 32 != 0 { Some(script(input)?) } else { None };
+        let script = if raced { Some(script(input)?) } else { None };
         let logged_at: [u64; 2] = if flags & 128 == 0 {
             [places[0][2], places[1][2]]
         } else {

@@ -6,9 +6,8 @@
 //! for how. The corpus was begun with honest rings, written by hand in this form. What must hold
 //! after every step: no panic, no access outside the mappings (guard pages), no byte changed
 //! that the guest has not made available (`oracle`) and, where a log is kept, none that is not
-//! in it; one outcome for every chain and every packet. If the flags say so, another thread writes
-//! the memory at the same time; then only the bytes outside the regions are compared. An
-//! input that takes ten seconds is a failure, too (`-timeout=10`).
+//! in it; one outcome for every chain and every packet. An input that takes ten seconds is a
+//! failure, too (`-timeout=10`). See `raced.rs` for memory that changes within a step.
 
 #![no_main]
 
@@ -24,7 +23,7 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let mut input = Unstructured::new(data);
-    if let Ok(Some(machine)) = machine::Machine::new(&mut input) {
+    if let Ok(Some(machine)) = machine::Machine::new(&mut input, false) {
         let _ = machine.run(&mut input);
     }
 });
