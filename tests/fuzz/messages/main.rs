@@ -33,6 +33,8 @@ fn process() -> &'static Process {
         // As Rust's own main does.
         // SAFETY: ignoring a signal.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+        // What is opened once, and stays.
+        ringbridge::sys::bell::prepare();
         let (fds, memory) = (Fds::new(), frontend::memory());
         Process { fds, memory }
     })
