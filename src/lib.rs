@@ -36,7 +36,7 @@
 //! vhost_user → virtio, memory, wire, sys messages of one session
 //! frontend → virtio (ordering, limits), packet (limits), arch, sys
 //! reference → virtio (header length), packet, wire, arch, sys
-//! virtio → memory, packet, wire, arch
+//! virtio → memory, packet, wire, sys (bell), arch
 //! packet, sys, memory → arch
 //! config → packet, sys (limits)
 //! counters, journal, arch, wire, plot → nothing
