@@ -11,6 +11,7 @@ use crate::journal::Event;
 use crate::memory::Alarm;
 use crate::sys::unix;
 use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vhost::vhost_user::message::{FrontendReq, MAX_MSG_SIZE, VhostUserHeaderFlag};
@@ -34,6 +35,9 @@ pub fn run_session<R: Rings>(stream: &UnixStream, device: &Device, workers: &R) 
     let handler = Arc::new(Mutex::new(Handler::new(device, workers, alarm)));
     let (request, end) = serve(stream, &handler);
     lock(&handler).finish();
+    // Whoever still has a ring (a worker that hangs) keeps its alarm, and with that an fd of the
+    // connection: the frontend must see the end of it all the same. It fails if it was faster.
+    let _ = stream.shutdown(Shutdown::Both);
     let why = match end {
         _ if lock(&handler).was_truncated() => {
             let why = "a file that it shared is shorter than it was, or has no more pages";

@@ -595,10 +595,13 @@ fn a_ring_that_does_not_come_back_ends_the_connection() {
         guest.place(index);
         guest.kick(index);
     }
-    guest.rings.running.lock().unwrap().remove(&0);
+    // A worker that hangs has it, and what is mapped for it.
+    let lost = guest.rings.running.lock().unwrap().remove(&0);
     guest.rings.events();
     guest.send(FrontendReq::SET_VRING_CALL, 0, &[0x100], &[]);
     guest.closed();
     assert_eq!(guest.rings.events(), ["stop 0", "stop 1"]);
+    assert_eq!(mappings("lost"), 1);
+    drop(lost);
     assert_eq!(mappings("lost"), 0);
 }
