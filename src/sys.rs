@@ -9,6 +9,7 @@ pub mod socket_file;
 pub mod unix;
 
 use crate::arch;
+use std::error::Error;
 use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Write};
@@ -138,6 +139,12 @@ pub fn terminate() -> io::Result<()> {
     // SAFETY: plain calls.
     let done = unsafe { libc::kill(libc::getpid(), libc::SIGTERM) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// An error and its causes in one line.
+pub fn with_causes(error: &dyn Error) -> String {
+    std::iter::successors(error.source(), |cause| (*cause).source())
+        .fold(error.to_string(), |line, cause| format!("{line}: {cause}"))
 }
 
 /// Print to stdout. Whoever closed it has read enough: that is no reason to panic.

@@ -270,13 +270,6 @@ fn ok(value: &impl Serialize) -> Answer {
     }
 }
 
-/// An error and its causes in one line.
 fn done<E: std::error::Error>(outcome: Result<String, E>) -> Answer {
-    match outcome {
-        Ok(name) => Answer::Ok(name.into()),
-        Err(error) => {
-            let causes = std::iter::successors(error.source(), |e| (*e).source());
-            Answer::Error(causes.fold(error.to_string(), |line, cause| format!("{line}: {cause}")))
-        }
-    }
+    outcome.map_or_else(|error| Answer::Error(sys::with_causes(&error)), |name| ok(&name))
 }

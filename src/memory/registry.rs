@@ -141,6 +141,8 @@ impl Slot {
         let len = self.len.load(Ordering::Relaxed);
         let page = self.page.load(Ordering::Relaxed);
         let alarm = self.alarm.load(Ordering::Relaxed);
+        // Pairs with the fence in `fill`: who has seen a field of the new mapping sees here that
+        // the number has changed.
         fence(Ordering::Acquire);
         let stable = before.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == before;
         let inside = addr.wrapping_sub(start) < len;
@@ -166,7 +168,9 @@ pub(super) fn install_handler() {
 
 /// A page of some mapping is not there.
 extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the system passes what SA_SIGINFO promises; errno is this thread's.
+    // SAFETY: the system passes what SA_SIGINFO promises; errno is this thread's. What was found
+    // holds the address that this very thread has touched, so the mapping is alive, and with it
+    // its alarm; all calls are async-signal-safe.
     unsafe {
         let errno = libc::__errno_location();
         let saved = *errno;

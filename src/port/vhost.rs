@@ -50,19 +50,22 @@ impl RxQueue {
     }
 
     #[cold]
-    fn receive_injected(&mut self, packets: &mut Packets, frame: &Arc<[u8]>) {
-        packets.lend(frame);
-        packets.push_lent(0..frame.len());
-        self.counters.packets.add(1);
-        self.counters.bytes.add(frame.len() as u64);
+    fn receive_injected(&mut self, packets: &mut Packets) {
+        if let Some(frame) = self.injected.take() {
+            packets.lend(&frame);
+            packets.push_lent(0..frame.len());
+            self.counters.packets.add(1);
+            self.counters.bytes.add(frame.len() as u64);
+        }
     }
 
     /// Take up to `max` packets into `packets`, which is empty. For [`super::RxQueue`], whose
     /// `Burst` borrows this queue until the packets are forgotten.
     #[inline]
     pub(super) fn receive(&mut self, packets: &mut Packets, max: usize) {
-        if let Some(frame) = self.injected.take() {
-            self.receive_injected(packets, &frame);
+        // Looked at and not taken: a poll that finds nothing stores nothing.
+        if self.injected.is_some() {
+            self.receive_injected(packets);
         } else if let Some(ring) = self.ring.as_deref_mut() {
             // SAFETY: a `Burst` borrows this queue, and so keeps the ring here, until the packets
             // are cleared.

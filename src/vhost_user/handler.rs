@@ -82,7 +82,7 @@ impl<'a, R: Rings> Handler<'a, R> {
             }
             journal.ring(index as u16, RingState::default());
         }
-        self.cx.memory = None;
+        (self.cx.memory, self.cx.log) = (None, None);
     }
 
     /// A memory table came that the crate refused.

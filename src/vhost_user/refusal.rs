@@ -4,8 +4,8 @@
 
 use super::{MAX_REGIONS, RingLost};
 use crate::memory::MemoryError;
+use crate::sys::with_causes;
 use crate::virtio::StartError;
-use std::error::Error;
 use std::io;
 
 /// What a message does: nothing to report, or why it was refused.
@@ -77,7 +77,6 @@ impl Refusal {
 
     /// The refusal and its causes in one line.
     pub fn line(&self) -> String {
-        std::iter::successors(self.source(), |e| (*e).source())
-            .fold(self.to_string(), |line, cause| format!("{line}: {cause}"))
+        with_causes(self)
     }
 }

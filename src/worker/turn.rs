@@ -3,7 +3,8 @@
 //! Promises: packets of one receive queue leave in the order they came; control is obeyed
 //! between bursts only; the notify fence runs once a loop for all rings published in it; with
 //! adaptive polling no wake-up is lost. Started by `bridge` on a thread of its own. Allocates
-//! nothing but where ports come and go, and never waits for another thread.
+//! nothing and takes no lock but where commands come and where a ring breaks, which is told to
+//! the port's journal.
 
 use super::sleep::Sleeper;
 use super::{Command, Inbox};

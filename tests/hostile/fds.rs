@@ -29,6 +29,14 @@ fn full_pipe() -> (OwnedFd, OwnedFd) {
     (reader.into(), writer.into())
 }
 
+/// The ring names a descriptor that it does not have; that is counted.
+fn break_ring(attack: &mut Attack, what: &str) {
+    let (broken, _) = wire::refused(attack.bed, "ring_broken");
+    attack.ring().post_head(u16::MAX);
+    attack.provoke();
+    attack.bed.expect(what, |_| wire::refused(attack.bed, "ring_broken").0 == broken + 1);
+}
+
 /// What somebody may send, by name.
 fn kinds() -> Vec<(&'static str, OwnedFd)> {
     let (read_end, write_end) = std::io::pipe().unwrap();
@@ -108,12 +116,7 @@ fn a_full_counter_that_is_made_blocking_behind_our_back() {
             for _ in 0..10 {
                 attack.expect_working("with a full counter");
             }
-            let (broken, _) = wire::refused(&street.bed, "ring_broken");
-            attack.ring().post_head(u16::MAX);
-            attack.provoke();
-            street
-                .bed
-                .expect("broken", |_| wire::refused(&street.bed, "ring_broken").0 == broken + 1);
+            break_ring(&mut attack, "with a full counter");
             street.expect_service();
             attack.stop();
             attack.start(9);
@@ -131,14 +134,11 @@ fn errors_are_told_to_whatever_is_there() {
     for way in WAYS {
         let mut attack = Attack::new(&street.bed, way);
         for (what, fd) in kinds() {
-            let (broken, _) = wire::refused(&street.bed, "ring_broken");
             let message = Message::new(wire::SET_VRING_ERR, &[way.index() as u64]);
             message.with(&[fd.as_raw_fd()]).send(attack.raw.session.stream()).unwrap();
             assert!(served(attack.raw.session.stream()), "{what}");
             attack.settle();
-            attack.ring().post_head(u16::MAX);
-            attack.provoke();
-            street.bed.expect(what, |_| wire::refused(&street.bed, "ring_broken").0 == broken + 1);
+            break_ring(&mut attack, what);
             attack.stop();
             attack.start(9);
             attack.expect_working(what);

@@ -382,3 +382,31 @@ fn a_log_shorter_than_memory_has_what_it_has() {
     assert_eq!(sent(&log, None, 0x10_7800, 5000), Pages::from([0x107]));
     assert_eq!(sent(&log, None, 0x40_0000, 5000), Pages::new());
 }
+
+/// Without the feature, or without a log, or without an address of the used ring, nothing is
+/// marked; all three come and go at any index.
+#[test]
+fn the_log_is_switched_on_and_off_between_bursts() {
+    let (guest, log) = (Guest::new(), Log::new(2 * REGION));
+    let mut driver = Driver::new(&guest, RING, 7);
+    let mut setup = driver.setup();
+    let cases = [(false, true, true), (true, true, true), (true, false, true), (true, true, false)];
+    for (round, (feature, logs, address)) in cases.into_iter().cycle().take(40).enumerate() {
+        setup.log = logs.then(|| Arc::clone(&log.shared));
+        setup.used_logged_at = address.then_some(RING.used());
+        let features = VERSION_1 | if feature { LOG_ALL } else { 0 };
+        let ring = SplitRing::start(setup, Arc::clone(&guest.shared), features);
+        let mut ring = ring.map_err(|(_, error)| error).unwrap();
+        guest.write(BUFFERS, &[0; 112]);
+        driver.desc(3, BUFFERS, 112, 0, 0);
+        driver.publish(3);
+        assert_eq!(receive(&mut ring, 64, &QueueCounters::default()).len(), 1);
+        setup = ring.stop();
+        assert_eq!(setup.base, 8 + round as u16);
+        assert_eq!(driver.used(), [(3, 0)]);
+        let marked = log.take();
+        let all = feature && logs && address;
+        assert_eq!(!marked.is_empty(), all, "round {round}: {marked:?}");
+        assert!(marked.is_subset(&used_ring()), "round {round}: {marked:?}");
+    }
+}

@@ -4,7 +4,6 @@
 mod borders;
 mod dequeue;
 mod differential;
-mod dirty;
 mod enqueue;
 mod guest;
 mod logged;

@@ -1,6 +1,6 @@
 //! Rings that are stopped, moved and started again, and guests that come back.
 
-use super::common::bridge::{Bed, Peer, alone};
+use super::common::bridge::{Bed, Peer, PeerRings, alone};
 use super::{GO_ON, assert_clean, guest, verify};
 use ringbridge::counters::Reason;
 use ringbridge::frontend::{GuestOptions, Region};
@@ -73,15 +73,17 @@ fn a_new_memory_table_under_running_rings_loses_nothing() {
     let _alone = alone();
     let bed = Bed::new(1);
     let Peer { mut session, mut rings } = Peer::connect(&bed.socket(0));
+    let ram = Arc::clone(rings.ram());
+    echoed_meanwhile(&mut rings, || (0..100).for_each(|_| session.send_memory(&ram).unwrap()));
+}
+
+/// Send packets one by one and get each of them back, while `work` is done beside it.
+fn echoed_meanwhile(rings: &mut PeerRings, work: impl FnOnce() + Send) {
     let stop = AtomicBool::new(false);
     let mut sent = 0_u32;
     std::thread::scope(|scope| {
-        let ram = Arc::clone(rings.ram());
         scope.spawn(|| {
-            let (session, ram) = (&mut session, ram);
-            for _ in 0..100 {
-                session.send_memory(&ram).unwrap();
-            }
+            work();
             stop.store(true, Ordering::Relaxed);
         });
         while !stop.load(Ordering::Relaxed) {
@@ -99,34 +101,23 @@ fn regions_that_come_and_go_under_running_rings_lose_nothing() {
     let _alone = alone();
     let bed = Bed::new(1);
     let Peer { mut session, mut rings } = Peer::connect(&bed.socket(0));
-    let stop = AtomicBool::new(false);
-    let mut sent = 0_u32;
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let region = |i: u64| Region {
-                guest: (1 << 45) + (i << 32),
-                user: (1 << 46) + (i << 32),
-                size: 1 << 20,
-                file: memfd(c"plugged", 1 << 20).unwrap(),
-            };
-            let regions: Vec<_> = (0..8).map(region).collect();
-            for _ in 0..10 {
-                for region in &regions {
-                    session.add_region(region).unwrap();
-                }
-                for region in regions.iter().rev() {
-                    session.remove_region(region).unwrap();
-                }
+    let region = |i: u64| Region {
+        guest: (1 << 45) + (i << 32),
+        user: (1 << 46) + (i << 32),
+        size: 1 << 20,
+        file: memfd(c"plugged", 1 << 20).unwrap(),
+    };
+    let regions: Vec<_> = (0..8).map(region).collect();
+    echoed_meanwhile(&mut rings, || {
+        for _ in 0..10 {
+            for region in &regions {
+                session.add_region(region).unwrap();
             }
-            stop.store(true, Ordering::Relaxed);
-        });
-        while !stop.load(Ordering::Relaxed) {
-            rings.send(&sent.to_le_bytes().repeat(20));
-            assert_eq!(rings.receive(), sent.to_le_bytes().repeat(20));
-            sent += 1;
+            for region in regions.iter().rev() {
+                session.remove_region(region).unwrap();
+            }
         }
     });
-    assert!(sent > 0);
 }
 
 /// `SEND_RARP` is the next packet from its port, whether rings run there or not.
