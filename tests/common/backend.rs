@@ -15,6 +15,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 pub struct Backend {
     pub dir: TempDir,
     sockets: Vec<PathBuf>,
+    args: Vec<String>,
     child: Child,
 }
 
@@ -24,24 +25,33 @@ impl Backend {
     pub fn start(ports: usize, options: &str, args: &[&str]) -> Self {
         let dir = TempDir::new();
         let sockets: Vec<_> = (0..ports).map(|i| dir.path(&format!("{i}"))).collect();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ringbridge"));
-        command.arg("run").args(args);
+        let mut args: Vec<_> = args.iter().map(ToString::to_string).collect();
         for socket in &sockets {
-            command.args(["-p", &format!("vhost:{}{options}", socket.display())]);
+            args.extend(["-p".into(), format!("vhost:{}{options}", socket.display())]);
         }
-        let log = fs::File::create(dir.path("log")).unwrap();
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
-        let child = command.spawn().unwrap();
-        let mut backend = Backend { dir, sockets, child };
-        for socket in backend.sockets.clone() {
+        let child = spawn(&dir, &args);
+        let mut backend = Backend { dir, sockets, args, child };
+        backend.wait_up();
+        backend
+    }
+
+    /// Kill it as a crash would, and start it again.
+    pub fn crash_and_restart(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.child = spawn(&self.dir, &self.args);
+        self.wait_up();
+    }
+
+    fn wait_up(&mut self) {
+        for socket in self.sockets.clone() {
             let up = wait_until(LIMIT, || {
-                let ended = backend.child.try_wait().unwrap();
-                assert!(ended.is_none(), "{}", backend.log());
+                let ended = self.child.try_wait().unwrap();
+                assert!(ended.is_none(), "{}", self.log());
                 UnixStream::connect(&socket).is_ok()
             });
             assert!(up, "nobody listens on {}", socket.display());
         }
-        backend
     }
 
     /// The sockets.
@@ -147,6 +157,13 @@ impl Backend {
         assert!(!states.is_empty());
         states
     }
+}
+
+fn spawn(dir: &TempDir, args: &[String]) -> Child {
+    let log = fs::File::options().create(true).append(true).open(dir.path("log")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringbridge"));
+    command.arg("run").args(args);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn().unwrap()
 }
 
 impl Drop for Backend {

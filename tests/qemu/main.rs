@@ -1,0 +1,12 @@
+//! Real guests: QEMU boots a kernel whose virtio driver we did not write. Counters and contents
+//! are asserted, never rates: without KVM a guest runs as fast as the machine has time for it.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod host;
+mod lifecycle;
+mod vm;
+
+
+
