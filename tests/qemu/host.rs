@@ -84,6 +84,28 @@ impl Host {
         self.peer.send(&frame);
     }
 
+    /// Send a UDP packet of this flow.
+    pub fn send_flow(&mut self, flow: u16) {
+        let mut frame = Vec::new();
+        PacketBuilder::ethernet2(HOST_MAC, GUEST_MAC)
+            .ipv4(HOST_IP, GUEST_IP, 64)
+            .udp(10_000 + flow, 9)
+            .write(&mut frame, &[0; 32])
+            .unwrap();
+        self.peer.send(&frame);
+    }
+
+    /// Wait for so many pings of the guest's.
+    pub fn expect_pings(&mut self, count: usize) {
+        for _ in 0..count {
+            self.expect("a ping", |frame| {
+                let packet = SlicedPacket::from_ethernet(frame).unwrap();
+                let Some(TransportSlice::Icmpv4(icmp)) = packet.transport else { return false };
+                matches!(icmp.icmp_type(), Icmpv4Type::EchoRequest(_))
+            });
+        }
+    }
+
     /// Wait for a frame of which `is` is true.
     pub fn expect(&mut self, what: &str, is: impl Fn(&[u8]) -> bool) {
         let came = wait_until(Duration::from_secs(20), || {

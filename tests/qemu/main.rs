@@ -6,7 +6,12 @@ mod common;
 
 mod host;
 mod lifecycle;
+mod memory;
+mod migration;
+mod queues;
+mod relay;
+mod restart;
+mod scene;
+mod testpmd;
+mod two_guests;
 mod vm;
-
-
-

@@ -88,11 +88,6 @@ impl Vm {
         said
     }
 
-    /// Run commands that may fail: did they succeed?
-    pub fn try_sh(&mut self, commands: &str) -> bool {
-        self.console.run(commands).0 == 0
-    }
-
     /// Start something that goes on by itself; the shell has nothing to say until it ends.
     pub fn begin(&mut self, commands: &str) {
         self.console.send(commands);
@@ -129,9 +124,8 @@ impl Vm {
     pub fn memory(&self) -> File {
         let fds = format!("/proc/{}/fd", self.qemu.id());
         let is_memory = |fd: &fs::DirEntry| {
-            fs::read_link(fd.path()).is_ok_and(|to| {
-                to.to_string_lossy().starts_with("/memfd:memory-backend-memfd")
-            })
+            fs::read_link(fd.path())
+                .is_ok_and(|to| to.to_string_lossy().starts_with("/memfd:memory-backend-memfd"))
         };
         let fd = fs::read_dir(fds).unwrap().flatten().find(is_memory).expect("a memfd");
         File::open(fd.path()).unwrap()
@@ -141,6 +135,11 @@ impl Vm {
     pub fn kill(mut self) {
         self.qemu.kill().unwrap();
         self.qemu.wait().unwrap();
+    }
+
+    /// Wait until QEMU has ended by itself.
+    pub fn wait_end(mut self) {
+        assert!(wait_until(LIMIT, || self.qemu.try_wait().unwrap().is_some()), "QEMU goes on");
     }
 
     /// What QEMU itself said.
