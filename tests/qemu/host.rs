@@ -75,9 +75,10 @@ impl Host {
         assert!(wait_until(limit, || self.ping_within(56, each)), "no answer in {limit:?}");
     }
 
-    /// Send the guest a frame that it counts and does not answer.
-    pub fn send_silent(&mut self) {
-        let mut frame = [0; 60];
+    /// Send the guest a frame of `len` bytes that it counts and does not answer; no two are equal.
+    pub fn send_silent(&mut self, len: usize) {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut frame: Vec<u8> = self.sequence.to_ne_bytes().repeat(len / 2);
         frame[..6].copy_from_slice(&GUEST_MAC);
         frame[6..12].copy_from_slice(&HOST_MAC);
         frame[12..14].copy_from_slice(&NO_PROTOCOL.to_be_bytes());

@@ -24,7 +24,7 @@ fn survives(vm: &mut Vm, backend: &mut Backend, port: usize) {
             let received = "/sys/class/net/eth0/statistics/rx_packets";
             let before = vm.number(received);
             let came = wait_until(BACK, || {
-                host.send_silent();
+                host.send_silent(60);
                 vm.number(received) > before
             });
             assert!(came, "nothing reaches the guest");
