@@ -112,14 +112,18 @@ impl MemoryError {
 /// process.
 const MOST: u64 = 4 << 40;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Region {
     guest: u64,
     size: u64,
     user: u64,
+    /// Device, inode, and where the region begins: what it is a mapping of.
+    origin: (u64, u64, u64),
+    /// How often it was added, less how often it was removed.
+    additions: u32,
     /// Bytes mapped before the region's first one, because mappings begin at a page.
     lead: usize,
-    map: Mapping,
+    map: Arc<Mapping>,
 }
 
 /// A stretch of guest addresses and where it is mapped: what a ring remembers of its last hit.
@@ -173,7 +177,7 @@ impl WayBack {
 /// The regions of one guest.
 #[derive(Debug)]
 pub struct GuestMemory {
-    regions: Vec<Arc<Region>>,
+    regions: Vec<Region>,
     /// Rings when a file turns out to be shorter than it was.
     alarm: Arc<Alarm>,
 }
@@ -198,12 +202,31 @@ impl GuestMemory {
         extend(self.regions.clone(), vec![spec], &self.alarm)
     }
 
-    /// This table without the region that is described by exactly these numbers, if there is
-    /// one (vhost-user, `VHOST_USER_REM_MEM_REG`).
-    pub fn without(&self, guest: u64, size: u64, user: u64) -> Option<Arc<Self>> {
-        let at = |r: &Arc<Region>| (r.guest, r.size, r.user) == (guest, size, user);
+    /// This table with a region added once more that it has already, the same part of the same
+    /// file; nothing if it has not. It stays until it was removed as often: QEMU before version 8
+    /// adds and removes each region once for each queue pair.
+    pub fn again(&self, spec: &RegionSpec) -> Option<Arc<Self>> {
+        let file = check(spec).ok()?;
+        let same = |r: &&mut Region| {
+            (r.guest, r.size, r.user) == (spec.guest, spec.size, spec.user)
+                && r.origin == origin(spec, &file)
+                && r.additions < u32::MAX
+        };
         let mut regions = self.regions.clone();
-        regions.remove(regions.iter().position(at)?);
+        regions.iter_mut().find(same)?.additions += 1;
+        Some(Arc::new(GuestMemory { regions, alarm: Arc::clone(&self.alarm) }))
+    }
+
+    /// This table without the region that is described by exactly these numbers, if there is
+    /// one (vhost-user, `VHOST_USER_REM_MEM_REG`); it stays if it was added more than once.
+    pub fn without(&self, guest: u64, size: u64, user: u64) -> Option<Arc<Self>> {
+        let at = |r: &Region| (r.guest, r.size, r.user) == (guest, size, user);
+        let mut regions = self.regions.clone();
+        let at = regions.iter().position(at)?;
+        regions[at].additions -= 1;
+        if regions[at].additions == 0 {
+            regions.remove(at);
+        }
         Some(Arc::new(GuestMemory { regions, alarm: Arc::clone(&self.alarm) }))
     }
 
@@ -228,7 +251,7 @@ impl GuestMemory {
 
     /// The way back from where it is mapped to the guest's addresses.
     pub fn way_back(&self) -> WayBack {
-        let window = |r: &Arc<Region>| Window { base: r.guest, size: r.size, host: host(r) };
+        let window = |r: &Region| Window { base: r.guest, size: r.size, host: host(r) };
         let mut windows: Vec<_> = self.regions.iter().map(window).collect();
         windows.sort_by_key(|w| w.host);
         WayBack(windows)
@@ -253,7 +276,7 @@ fn host(region: &Region) -> NonNull<u8> {
 /// Check everything about `specs`, the neighbourhood of `regions` included, before the first
 /// of them is mapped.
 fn extend(
-    mut regions: Vec<Arc<Region>>,
+    mut regions: Vec<Region>,
     specs: Vec<RegionSpec>,
     alarm: &Arc<Alarm>,
 ) -> Result<Arc<GuestMemory>, MemoryError> {
@@ -266,7 +289,7 @@ fn extend(
     let new = specs.iter().map(|s| (s.guest, s.user, s.size));
     check_overlap(known.chain(new).collect())?;
     for (spec, file) in specs.into_iter().zip(files) {
-        regions.push(Arc::new(map_region(spec, &file, alarm)?));
+        regions.push(map_region(spec, &file, alarm)?);
     }
     regions.sort_by_key(|r| r.guest);
     Ok(Arc::new(GuestMemory { regions, alarm: Arc::clone(alarm) }))
@@ -337,13 +360,18 @@ fn map_region(
     file: &Metadata,
     alarm: &Arc<Alarm>,
 ) -> Result<Region, MemoryError> {
+    let origin = origin(&spec, file);
     let RegionSpec { guest, size, user, offset, file: fd } = spec;
     let page = file.blksize().max(4096);
     let lead = offset % page;
     let pages = (offset - lead, (lead + size).next_multiple_of(page) as usize);
     let map = Mapping::new(&fd, pages, page as usize, alarm)
         .map_err(|source| MemoryError::Map { guest, source })?;
-    Ok(Region { guest, size, user, lead: lead as usize, map })
+    Ok(Region { guest, size, user, origin, additions: 1, lead: lead as usize, map: Arc::new(map) })
+}
+
+fn origin(spec: &RegionSpec, file: &Metadata) -> (u64, u64, u64) {
+    (file.dev(), file.ino(), spec.offset)
 }
 
 #[cfg(test)]
@@ -411,6 +439,22 @@ mod tests {
         assert!(without.window(0).is_none());
         let none = without.without(0x1000, 0x1000, 0x8000_0000).unwrap();
         assert_eq!(none.regions(), 0);
+    }
+
+    #[test]
+    fn a_region_that_was_added_twice_is_removed_twice() {
+        let (a, b) = (memfd(0x2000), memfd(0x2000));
+        let new = |offset, file: &File| RegionSpec { offset, ..spec(0, 0x1000, 0x7000, file) };
+        let one = GuestMemory::map(vec![new(0, &a)], &Arc::default()).unwrap();
+        for other in [new(0, &b), new(0x1000, &a), spec(0, 0x1000, 0x6000, &a)] {
+            assert!(one.again(&other).is_none(), "{other:?}");
+        }
+        let two = one.again(&new(0, &a)).unwrap();
+        assert_eq!((two.regions(), two.size()), (1, 0x1000));
+        assert_eq!(two.window(0).unwrap().host, one.window(0).unwrap().host, "mapped once");
+        let left = two.without(0, 0x1000, 0x7000).unwrap();
+        assert_eq!(left.regions(), 1);
+        assert_eq!(left.without(0, 0x1000, 0x7000).unwrap().regions(), 0);
     }
 
     #[test]

@@ -214,6 +214,11 @@ impl<'a, R: Rings> Handler<'a, R> {
     }
 
     fn add_region(&mut self, spec: RegionSpec) -> Outcome {
+        if let Some(same) = self.cx.memory.as_ref().and_then(|memory| memory.again(&spec)) {
+            // No news for the rings.
+            self.cx.memory = Some(same);
+            return Ok(());
+        }
         let memory = match &self.cx.memory {
             Some(memory) if memory.regions() >= MAX_REGIONS => return Err(Refusal::NoSlot),
             Some(memory) => memory.with(spec)?,
@@ -224,8 +229,14 @@ impl<'a, R: Rings> Handler<'a, R> {
 
     fn remove_region(&mut self, at: VhostUserMemoryRegion) -> Outcome {
         let memory = self.cx.memory.as_ref();
+        let before = memory.map_or(0, |memory| memory.regions());
         let rest = memory.and_then(|m| m.without(at.guest_phys_addr, at.memory_size, at.user_addr));
-        self.replace_memory(Ok(rest.ok_or(Refusal::NoRegion)?))
+        let rest = rest.ok_or(Refusal::NoRegion)?;
+        if rest.regions() == before {
+            self.cx.memory = Some(rest);
+            return Ok(());
+        }
+        self.replace_memory(Ok(rest))
     }
 
     fn change_features(&mut self, features: u64) -> Outcome {

@@ -520,9 +520,9 @@ fn resets_stop_and_forget_all_rings() {
 #[test]
 fn regions_come_and_go_under_running_rings() {
     let mut guest = Guest::negotiated(1);
-    let (low, high) = (memfd("low-region"), memfd("high-region"));
-    let low = region(0, USER, MIB, low.as_raw_fd());
-    let high = region(MIB, USER + MIB, MIB, high.as_raw_fd());
+    let (low_file, high_file) = (memfd("low-region"), memfd("high-region"));
+    let low = region(0, USER, MIB, low_file.as_raw_fd());
+    let high = region(MIB, USER + MIB, MIB, high_file.as_raw_fd());
     guest.place(0);
     guest.kick(0);
     guest.frontend.add_mem_region(&low).unwrap();
@@ -530,7 +530,11 @@ fn regions_come_and_go_under_running_rings() {
     guest.rings.events();
     guest.frontend.add_mem_region(&high).unwrap();
     assert_eq!(guest.rings.events(), ["stop 0", "start 0"]);
-    assert!(guest.frontend.add_mem_region(&high).is_err());
+    // QEMU 7.2 adds and removes each region once for each queue pair.
+    guest.frontend.add_mem_region(&high).unwrap();
+    guest.frontend.remove_mem_region(&high).unwrap();
+    let other = region(MIB, USER + MIB, MIB, low_file.as_raw_fd());
+    assert!(guest.frontend.add_mem_region(&other).is_err(), "another file");
     assert!(guest.rings.events().is_empty());
     assert_eq!((mappings("low-region"), mappings("high-region")), (1, 1));
     guest.frontend.remove_mem_region(&high).unwrap();
