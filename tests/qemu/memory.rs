@@ -3,7 +3,7 @@
 use crate::common::bridge::alone;
 use crate::common::{hugepages, required, wait_until};
 use crate::scene::{Scene, log_of};
-use crate::vm::{LIMIT, require_guests};
+use crate::vm::{LIMIT, Vm, require_guests};
 use serde_json::json;
 
 #[test]
@@ -14,18 +14,13 @@ fn a_dimm_is_plugged_in_under_traffic() {
     let _alone = alone();
     let mut scene = Scene::new(&["--", "-m", "slots=2,maxmem=2G"]);
     for (i, size) in [(0, 256), (1, 128)] {
-        let before = total(&mut scene);
+        let before = total(&mut scene.vm);
         scene.host.ping(1000);
-        let (memory, dimm) = (format!("plugged{i}"), format!("dimm{i}"));
-        let bytes: u64 = size << 20;
-        let object = json!({ "qom-type": "memory-backend-memfd", "id": memory,
-                             "size": bytes, "share": true });
-        scene.vm.qmp("object-add", &object);
-        scene.vm.qmp("device_add", &json!({ "driver": "pc-dimm", "id": dimm, "memdev": memory }));
+        plug(&mut scene.vm, i, size);
         for _ in 0..100 {
             scene.host.ping(1000);
         }
-        let plugged = wait_until(LIMIT, || total(&mut scene) > before + (size << 10) / 2);
+        let plugged = wait_until(LIMIT, || total(&mut scene.vm) > before + (size << 10) / 2);
         assert!(plugged, "the guest has no more memory than before");
         scene.host.ping(1000);
     }
@@ -38,9 +33,18 @@ fn a_dimm_is_plugged_in_under_traffic() {
     scene.finish();
 }
 
+/// Plug in a DIMM of `mib`, the guest's `i`th.
+pub fn plug(vm: &mut Vm, i: usize, mib: u64) {
+    let (memory, dimm) = (format!("plugged{i}"), format!("dimm{i}"));
+    let object = json!({ "qom-type": "memory-backend-memfd", "id": memory,
+                         "size": mib << 20, "share": true });
+    vm.qmp("object-add", &object);
+    vm.qmp("device_add", &json!({ "driver": "pc-dimm", "id": dimm, "memdev": memory }));
+}
+
 /// The guest's memory in KiB.
-fn total(scene: &mut Scene) -> u64 {
-    let said = scene.vm.sh("grep MemTotal /proc/meminfo");
+fn total(vm: &mut Vm) -> u64 {
+    let said = vm.sh("grep MemTotal /proc/meminfo");
     said.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 

@@ -3,6 +3,8 @@
 use crate::common::backend::Backend;
 use crate::common::bridge::alone;
 use crate::host::{Host, configure};
+use crate::memory::plug;
+use crate::scene::assert_ordinary;
 use crate::vm::{Vm, require_guests};
 
 /// Packets that the guest's driver has seen in a queue; a queue that is off is not listed.
@@ -33,9 +35,20 @@ fn both_queue_pairs_are_used_and_one_can_be_switched_off() {
     let backend = Backend::start(2, ",queues=2", &[]);
     let mut host = Host::connect(&backend.sockets()[1]);
     let socket = backend.sockets()[0].display().to_string();
-    let mut vm = Vm::boot(&backend.dir, "vm", &["--queues", "2", "--cpus", "2", &socket]);
+    let args = ["--queues", "2", "--cpus", "2", &socket, "--", "-m", "slots=1,maxmem=2G"];
+    let mut vm = Vm::boot(&backend.dir, "vm", &args);
     vm.sh(&configure("eth0"));
-    for _ in 0..2 {
+    for round in 0..3 {
+        // Each pair has its own idea of what the backend knows of the memory.
+        match round {
+            1 => plug(&mut vm, 0, 128),
+            2 => {
+                vm.begin("reboot -f");
+                vm.wait_up();
+                vm.sh(&configure("eth0"));
+            }
+            _ => {}
+        }
         vm.sh("ethtool -L eth0 combined 2");
         let [first, second] = spread(&mut vm, &mut host);
         assert!(first > 10 && second > 10 && first + second >= 65, "{first} and {second}");
@@ -51,4 +64,5 @@ fn both_queue_pairs_are_used_and_one_can_be_switched_off() {
         assert!(first >= 65 && second == 0, "{first} and {second}");
     }
     vm.assert_no_virtio_error();
+    assert_ordinary(&backend.log());
 }
