@@ -20,7 +20,7 @@ pub use info::PortInfo;
 
 use crate::config::files::{self, FileError};
 use crate::config::{ForwardMode, PortKind, PortSpec, RunConfig};
-use crate::control::{self, PortRings, VhostPort};
+use crate::control::{self, NicError, NicPort, PortQueues, PortRings, VhostPort};
 use crate::forward::{self, MAX_PORTS, Pairs, PortId};
 use crate::journal::{Event, Followers, Journal, Moment};
 use crate::packet::BURST;
@@ -29,7 +29,7 @@ use crate::stats::{PortCounters, PortTotals, Snapshot, WorkerStats};
 use crate::sys::cycles_per_second;
 use crate::worker::{Command, Inbox, Worker};
 use queues::Queues;
-use slots::{Phase, Slot, Slots};
+use slots::{Phase, Slot, Slots, Threads};
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::Receiver;
@@ -64,6 +64,15 @@ pub enum OpenPortError {
         /// What is wrong.
         #[source]
         source: control::OpenError,
+    },
+    /// An interface.
+    #[error("cannot open port {name}")]
+    Nic {
+        /// The port.
+        name: String,
+        /// What is wrong.
+        #[source]
+        source: NicError,
     },
     /// A capture file.
     #[error(transparent)]
@@ -233,7 +242,7 @@ impl Bridge {
         }
         let port = state.slots.free()?;
         let journal = Arc::new(Journal::new(&spec.name, &self.followers));
-        let counters = PortCounters::new(port, &journal, queues::pairs(spec));
+        let counters = PortCounters::new(port, &journal, spec.kind.queues());
         let slot = Slot { spec: spec.clone(), counters: counters.clone(), phase: Phase::Opening };
         state.slots.put(port, slot);
         Ok((port, counters))
@@ -244,9 +253,9 @@ impl Bridge {
         let opened = self.connect(port, spec, counters);
         let mut state = self.lock();
         let error = match opened {
-            Ok(vhost) if !state.ending => {
+            Ok(threads) if !state.ending => {
                 if let Some(slot) = state.slots.get_mut(port) {
-                    slot.phase = Phase::Open(vhost);
+                    slot.phase = Phase::Open(threads);
                 }
                 // The first one is no longer alone, and will not be again.
                 if port == 1 && state.pairs != Pairs::NEIGHBOURS {
@@ -255,9 +264,9 @@ impl Bridge {
                 }
                 return Ok(());
             }
-            Ok(vhost) => {
+            Ok(threads) => {
                 drop(state);
-                drop(vhost);
+                drop(threads);
                 AddError::Ending
             }
             Err(error) => {
@@ -276,7 +285,7 @@ impl Bridge {
         port: PortId,
         spec: &PortSpec,
         counters: &PortCounters,
-    ) -> Result<Option<VhostPort>, OpenPortError> {
+    ) -> Result<Threads, OpenPortError> {
         let output = self.wiring.output(port, self.lock().pairs);
         let mut queues = Queues::open(port, spec, counters, output)?;
         let (receiver, sender) = self.inboxes(port);
@@ -286,10 +295,17 @@ impl Bridge {
         }
         sender.post(Command::AddOutput { port, output: Box::new(queues.output) });
         receiver.post(Command::AddReceivers(queues.receivers));
-        let PortKind::Vhost(vhost) = &spec.kind else { return Ok(None) };
-        let rings = PortRings::new(port, Arc::clone(sender), Arc::clone(receiver));
-        let vhost = VhostPort::open(&counters.journal, vhost, rings);
-        vhost.map(Some).map_err(|source| OpenPortError::Vhost { name: spec.name.clone(), source })
+        let name = || spec.name.clone();
+        if let PortKind::Vhost(vhost) = &spec.kind {
+            let rings = PortRings::new(port, Arc::clone(sender), Arc::clone(receiver));
+            let vhost = VhostPort::open(&counters.journal, vhost, rings);
+            let opened = vhost.map(Threads::Vhost);
+            return opened.map_err(|source| OpenPortError::Vhost { name: name(), source });
+        }
+        let queues = PortQueues::new(port, receiver, sender);
+        let nic = NicPort::open(&counters.journal, &spec.kind, queues);
+        let nic = nic.map_err(|source| OpenPortError::Nic { name: name(), source })?;
+        Ok(nic.map_or(Threads::None, Threads::Nic))
     }
 
     /// Take the port's queues from the workers. What is received goes first, so that nothing
@@ -316,23 +332,23 @@ impl Bridge {
     /// # Errors
     /// There is no such port, or somebody is at it.
     pub fn remove_port(&self, name: &str) -> Result<PortTotals, RemoveError> {
-        let (port, vhost) = {
+        let (port, threads) = {
             let mut state = self.lock();
             let port = state.slots.find(name)?;
             let phase = state.slots.get_mut(port).map(|slot| &mut slot.phase);
             match phase {
-                Some(Phase::Open(vhost)) => {
-                    let vhost = vhost.take();
+                Some(Phase::Open(threads)) => {
+                    let threads = std::mem::take(threads);
                     if let Some(slot) = state.slots.get_mut(port) {
                         slot.phase = Phase::Closing;
                     }
-                    (port, vhost)
+                    (port, threads)
                 }
                 _ => return Err(RemoveError::Busy(name.into())),
             }
         };
         // While its workers can give the rings back.
-        let ended = vhost.is_none_or(VhostPort::stop);
+        let ended = threads.stop();
         self.disconnect(port);
         if !ended {
             return Err(RemoveError::Stuck(name.into()));
@@ -387,23 +403,23 @@ impl Bridge {
     /// End everything; the final counters. Ports that come and go at this moment are ended by
     /// who is at them.
     pub fn stop(&self) -> Snapshot {
-        let (vhosts, threads) = {
+        let (ports, workers) = {
             let mut state = self.lock();
             state.ending = true;
-            let vhosts: Vec<_> = state
+            let ports: Vec<_> = state
                 .slots
                 .iter_mut()
                 .filter_map(|slot| match &mut slot.phase {
-                    Phase::Open(vhost) => vhost.take(),
+                    Phase::Open(threads) => Some(std::mem::take(threads)),
                     Phase::Opening | Phase::Closing => None,
                 })
                 .collect();
-            (vhosts, std::mem::take(&mut state.threads))
+            (ports, std::mem::take(&mut state.threads))
         };
         // Sessions first, while there are workers to give their rings back.
-        drop(vhosts);
+        drop(ports);
         self.workers.iter().for_each(|worker| worker.inbox.post(Command::Quit));
-        for thread in threads {
+        for thread in workers {
             if thread.join().is_err() {
                 tracing::error!("a worker panicked");
             }

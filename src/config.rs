@@ -10,6 +10,8 @@ pub mod files;
 pub mod port;
 pub mod values;
 
+use crate::sys::packet_socket::RingSize;
+use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -29,6 +31,10 @@ pub enum PortKind {
     Vhost(VhostSpec),
     /// Packets from a file, and to one.
     Pcap(PcapSpec),
+    /// A TAP interface.
+    Tap(TapSpec),
+    /// Any interface, by packet sockets.
+    AfPacket(AfPacketSpec),
     /// Receives nothing, discards what it is sent.
     Null,
 }
@@ -59,6 +65,51 @@ pub struct PcapSpec {
     pub output: Option<PathBuf>,
     /// Start over at the end of the input.
     pub repeat: bool,
+}
+
+/// A TAP port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TapSpec {
+    /// The interface; it is made if it is not there.
+    pub interface: String,
+    /// Queues that the host spreads its flows over.
+    pub queues: u16,
+    /// The number of an open fd of the interface, instead of opening it.
+    pub fd: Option<RawFd>,
+}
+
+/// A port of packet sockets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AfPacketSpec {
+    /// The interface.
+    pub interface: String,
+    /// Receive rings that flows are spread over.
+    pub queues: u16,
+    /// How large each ring is.
+    pub ring: RingSize,
+}
+
+impl PortKind {
+    /// Which kind this is, as it is written.
+    pub fn name(&self) -> &'static str {
+        match self {
+            PortKind::Vhost(_) => "vhost",
+            PortKind::Pcap(_) => "pcap",
+            PortKind::Tap(_) => "tap",
+            PortKind::AfPacket(_) => "af_packet",
+            PortKind::Null => "null",
+        }
+    }
+
+    /// How many queues it has in each direction.
+    pub fn queues(&self) -> u16 {
+        match self {
+            PortKind::Vhost(vhost) => vhost.queues,
+            PortKind::Tap(tap) => tap.queues,
+            PortKind::AfPacket(socket) => socket.queues,
+            PortKind::Pcap(_) | PortKind::Null => 1,
+        }
+    }
 }
 
 /// Forwarding modes, with testpmd's meanings.

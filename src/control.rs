@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod nic;
 mod rings;
 
 use crate::config::VhostSpec;
@@ -15,6 +16,7 @@ use crate::journal::{Event, Journal};
 use crate::sys::socket_file::{SocketFile, SocketFileError, check_path};
 use crate::sys::{bell, unix};
 use crate::vhost_user::{Device, MAX_QUEUES, Rings, run_session};
+pub use nic::{NicError, NicPort, PortQueues};
 pub use rings::PortRings;
 use std::fs::{Permissions, set_permissions};
 use std::io::{self, ErrorKind};

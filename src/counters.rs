@@ -42,11 +42,13 @@ pub enum Reason {
     OutputError,
     /// The frame is longer than the output's MTU allows.
     Mtu,
+    /// The interface had no room for it before it could be received.
+    Missed,
 }
 
 impl Reason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Reason; 15] = [
+    pub const ALL: [Reason; 16] = [
         Reason::NoBuffers,
         Reason::NotConnected,
         Reason::Disabled,
@@ -62,6 +64,7 @@ impl Reason {
         Reason::NoHeader,
         Reason::OutputError,
         Reason::Mtu,
+        Reason::Missed,
     ];
 
     /// The name in tables, JSON and logs.
@@ -82,6 +85,7 @@ impl Reason {
             Reason::NoHeader => "no_header",
             Reason::OutputError => "output_error",
             Reason::Mtu => "mtu",
+            Reason::Missed => "missed",
         }
     }
 }

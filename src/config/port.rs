@@ -6,7 +6,9 @@
 #![forbid(unsafe_code)]
 
 use super::values::{self, ValueError};
-use super::{PcapSpec, PortKind, PortSpec, VhostSpec};
+use super::{AfPacketSpec, PcapSpec, PortKind, PortSpec, TapSpec, VhostSpec};
+use crate::sys::packet_socket::RingSize;
+use crate::sys::tap;
 use std::path::PathBuf;
 
 /// What `run --help` says of ports.
@@ -22,16 +24,26 @@ A port: KIND:TARGET[,key=value...]; once for each port
   pcap:IN.pcap     receive the packets of a capture file
     out=OUT.pcap   and write there what is sent to the port
     loop           start over at the end of the input
+  tap:NAME         a TAP of the host, made if it is not there (CAP_NET_ADMIN) and
+                   otherwise attached: one that is made for a user needs no right
+    queues=N       its queues (default 1); above 1 it must be multi_queue
+    fd=N           it is open as this fd, which needs no right either
+  af_packet:IF     any interface of the host (CAP_NET_RAW), which sees all its frames
+    queues=N       rings to spread the flows over, 1 to 128 (default 1)
+    block=SIZE     bytes of a block of a ring, a power of two, 64k to 16M (default 1M)
+    blocks=N       blocks of each ring, 2 to 4096 (default 32)
   null             receive nothing, discard what is sent
 
 Ports are paired in this order: first with second, third with fourth;
 one port alone is paired with itself.";
 
+const KINDS: &str = "vhost:PATH, tap:NAME, af_packet:IF, pcap:FILE and null";
+
 /// What is wrong with a specification.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PortError {
     /// No such kind.
-    #[error("there is no port kind '{0}'; kinds are vhost:PATH, pcap:FILE and null")]
+    #[error("there is no port kind '{0}'; kinds are {KINDS}")]
     Kind(String),
     /// No such key for this kind.
     #[error("a {kind} port has no key '{key}'; {keys}")]
@@ -68,6 +80,12 @@ pub enum PortError {
     /// Not a socket's path.
     #[error("{0}")]
     Path(ValueError),
+    /// Not an interface's name.
+    #[error("'{0}' is no name of an interface; that is 1 to 15 bytes without blanks and slashes")]
+    Interface(String),
+    /// An fd is one queue.
+    #[error("fd= is one queue; leave out queues=, or the fd")]
+    OneFd,
     /// Not octal.
     #[error("mode={0}: an octal number up to 0777, like 0660")]
     Mode(String),
@@ -152,6 +170,8 @@ fn parse_with(text: &str, accounts: fn() -> Accounts) -> Result<PortSpec, PortEr
     let kind = match kind {
         "vhost" => PortKind::Vhost(vhost(target, &pairs, accounts)?),
         "pcap" => PortKind::Pcap(pcap(target, &pairs)?),
+        "tap" => PortKind::Tap(tap_port(target, &pairs)?),
+        "af_packet" => PortKind::AfPacket(af_packet(target, &pairs)?),
         "null" => null(name, &pairs)?,
         other => return Err(PortError::Kind(other.into())),
     };
@@ -210,6 +230,53 @@ fn pcap(target: &str, pairs: &Pairs) -> Result<PcapSpec, PortError> {
         }
     }
     Ok(spec)
+}
+
+fn tap_port(target: &str, pairs: &Pairs) -> Result<TapSpec, PortError> {
+    let interface = interface("tap", "NAME", target)?;
+    let mut spec = TapSpec { interface, queues: 1, fd: None };
+    for &(key, value) in pairs {
+        match key {
+            "queues" => spec.queues = checked("queues", value, values::queues)?,
+            "fd" => spec.fd = Some(checked("fd", value, values::fd)?),
+            _ => {
+                let keys = "keys are queues= and fd=";
+                return Err(PortError::Key { kind: "tap", key: key.into(), keys });
+            }
+        }
+    }
+    if spec.fd.is_some() && spec.queues > 1 {
+        return Err(PortError::OneFd);
+    }
+    Ok(spec)
+}
+
+fn af_packet(target: &str, pairs: &Pairs) -> Result<AfPacketSpec, PortError> {
+    let interface = interface("af_packet", "IF", target)?;
+    let ring = RingSize { block: 1 << 20, blocks: 32 };
+    let mut spec = AfPacketSpec { interface, queues: 1, ring };
+    for &(key, value) in pairs {
+        match key {
+            "queues" => spec.queues = checked("queues", value, values::queues)?,
+            "block" => spec.ring.block = checked("block", value, values::block)?,
+            "blocks" => spec.ring.blocks = checked("blocks", value, values::blocks)?,
+            _ => {
+                let keys = "keys are queues=, block= and blocks=";
+                return Err(PortError::Key { kind: "af_packet", key: key.into(), keys });
+            }
+        }
+    }
+    Ok(spec)
+}
+
+fn interface(kind: &'static str, what: &'static str, name: &str) -> Result<String, PortError> {
+    if name.is_empty() {
+        return Err(PortError::NoTarget(kind, what));
+    }
+    if !tap::is_name(name) {
+        return Err(PortError::Interface(name.into()));
+    }
+    Ok(name.into())
 }
 
 fn null(name: &str, pairs: &Pairs) -> Result<PortKind, PortError> {
@@ -338,12 +405,18 @@ mod tests {
         let client = "mode= and owner= are for a socket that is listened on; \
                       leave them out with client";
         let cases = [
-            ("tap:x", "there is no port kind 'tap'; kinds are vhost:PATH, pcap:FILE and null"),
+            (
+                "tun:x",
+                "there is no port kind 'tun'; kinds are vhost:PATH, tap:NAME, af_packet:IF, pcap:FILE and null",
+            ),
             (
                 "/a.sock",
-                "there is no port kind '/a.sock'; kinds are vhost:PATH, pcap:FILE and null",
+                "there is no port kind '/a.sock'; kinds are vhost:PATH, tap:NAME, af_packet:IF, pcap:FILE and null",
             ),
-            ("", "there is no port kind ''; kinds are vhost:PATH, pcap:FILE and null"),
+            (
+                "",
+                "there is no port kind ''; kinds are vhost:PATH, tap:NAME, af_packet:IF, pcap:FILE and null",
+            ),
             ("vhost", "a vhost port needs a target: vhost:PATH"),
             ("vhost:", "a vhost port needs a target: vhost:PATH"),
             ("pcap:,loop", "a pcap port needs a target: pcap:FILE"),

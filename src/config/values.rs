@@ -22,6 +22,9 @@ pub enum ValueError {
     /// A ring size.
     #[error("a power of two from 2 to 32768")]
     RingSize,
+    /// The size of a block of a packet socket's ring.
+    #[error("a power of two from 64k to 16M, like 256k or 1M")]
+    Block,
     /// A duration.
     #[error(
         "a duration is a number above 0 with a unit, like 500ms, 5s or 1m; without one, seconds"
@@ -61,6 +64,27 @@ pub fn queues(text: &str) -> Result<u16, ValueError> {
 pub fn ring_size(text: &str) -> Result<u16, ValueError> {
     let size = number(text, 2..=32768).ok().filter(|n| n.is_power_of_two());
     size.map(|n| n as u16).ok_or(ValueError::RingSize)
+}
+
+/// The number of an fd, but for the standard ones.
+pub fn fd(text: &str) -> Result<i32, ValueError> {
+    number(text, 3..=i32::MAX as u64).map(|n| n as i32)
+}
+
+/// Bytes of a block, with `k` or `M` for powers of 1024.
+pub fn block(text: &str) -> Result<usize, ValueError> {
+    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1 << 10),
+        None => text.strip_suffix('M').map_or((text, 1), |digits| (digits, 1 << 20)),
+    };
+    let size = number(digits, 1..=1 << 24).map_err(|_| ValueError::Block)? * unit;
+    let fits = size.is_power_of_two() && (1 << 16..=1 << 24).contains(&size);
+    if fits { Ok(size as usize) } else { Err(ValueError::Block) }
+}
+
+/// Blocks of a ring.
+pub fn blocks(text: &str) -> Result<usize, ValueError> {
+    number(text, 2..=4096).map(|n| n as usize)
 }
 
 /// `5s`, `500ms`, `1m`, `1.5` (seconds).
@@ -138,6 +162,17 @@ mod tests {
         }
         // More seconds than a Duration holds.
         assert_eq!(duration(&"9".repeat(40)), Err(ValueError::Duration));
+    }
+
+    #[test]
+    fn blocks_are_powers_of_two() {
+        assert_eq!(
+            [block("64k"), block("1M"), block("131072")],
+            [Ok(1 << 16), Ok(1 << 20), Ok(1 << 17)]
+        );
+        for bad in ["", "k", "3M", "32M", "32k", "64kb", "-1M", "1 M"] {
+            assert_eq!(block(bad), Err(ValueError::Block), "{bad}");
+        }
     }
 
     #[test]

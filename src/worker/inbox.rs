@@ -8,7 +8,7 @@
 
 use super::Receiver;
 use crate::forward::{Pairs, PortId};
-use crate::port::TxQueue;
+use crate::port::{TxQueue, nic};
 use crate::virtio::SplitRing;
 use std::collections::VecDeque;
 use std::io;
@@ -47,6 +47,26 @@ pub enum Command {
         /// Told when it is done, so that a flood of these waits for the worker, and not the
         /// worker for the flood.
         done: mpsc::Sender<()>,
+    },
+    /// Receive from this from now on: an interface, or nothing while it is gone.
+    PutReceiver {
+        /// Of which port.
+        port: PortId,
+        /// Which queue.
+        queue: usize,
+        /// The interface's.
+        receiver: Option<Box<nic::Receiver>>,
+        /// Where what was before goes: to be closed elsewhere.
+        reply: mpsc::Sender<Option<Box<nic::Receiver>>>,
+    },
+    /// Send to this from now on: an interface, or nothing while it is gone.
+    PutSender {
+        /// Of which port.
+        port: PortId,
+        /// The interface's.
+        sender: Option<Box<nic::Sender>>,
+        /// Where what was before goes: to be closed elsewhere.
+        reply: mpsc::Sender<Option<Box<nic::Sender>>>,
     },
     /// A port comes: receive from it, too. What a queue sends to may come later.
     AddReceivers(Vec<Receiver>),

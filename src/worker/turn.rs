@@ -35,7 +35,25 @@ pub struct Receiver {
     pub counters: Arc<QueueCounters>,
     /// A source that never runs dry (a generator, a file) is asked for no more than this port
     /// has room for, so that nothing is made only to be dropped; one that is not there has none.
+    /// An interface is paced, too: what waits there costs nothing, and the host sees it wait.
     pub paced_by: Option<PortId>,
+    /// It was not asked in the last turn, for want of room.
+    pub paused: bool,
+    /// Its fd, an interface's, is in the worker's epoll set.
+    pub watched: bool,
+}
+
+impl Receiver {
+    /// Of the queue `pair` of `port`.
+    pub fn new(
+        (port, pair): (PortId, usize),
+        queue: RxQueue,
+        counters: &Arc<QueueCounters>,
+        paced_by: Option<PortId>,
+    ) -> Self {
+        let counters = Arc::clone(counters);
+        Receiver { port, pair, queue, counters, paced_by, paused: false, watched: false }
+    }
 }
 
 /// A thread's worth of queues.
@@ -124,7 +142,8 @@ impl Worker {
                 None => self.burst,
                 Some(port) => room(&mut self.outputs, port).min(self.burst),
             };
-            if max == 0 {
+            receiver.paused = max == 0;
+            if receiver.paused {
                 continue;
             }
             let burst = receiver.queue.receive(packets, max);
@@ -192,6 +211,25 @@ impl Worker {
                 }
                 let _ = done.send(());
             }
+            Command::PutReceiver { port, queue, receiver, reply } => {
+                let found = self.receivers.iter_mut().find(|r| r.port == port && r.pair == queue);
+                let old = match found.and_then(|r| Some((r.queue.nic()?.fd(), r))) {
+                    Some((fd, at)) => {
+                        sleeper.ignore(fd, &mut at.watched);
+                        at.queue.nic().and_then(|queue| queue.put(receiver))
+                    }
+                    None => receiver,
+                };
+                let _ = reply.send(old);
+            }
+            Command::PutSender { port, sender, reply } => {
+                let output = self.outputs.get_mut(port).and_then(Option::as_mut);
+                let old = match output.and_then(TxQueue::nic) {
+                    Some(queue) => queue.put(sender),
+                    None => sender,
+                };
+                let _ = reply.send(old);
+            }
             Command::AddReceivers(receivers) => self.receivers.extend(receivers),
             Command::AddOutput { port, output } => self.add_output(port, *output),
             Command::Pair(pairs) => self.pair(pairs),
@@ -200,6 +238,10 @@ impl Worker {
                 let mut gone: Vec<_> = self.receivers.extract_if(.., theirs).collect();
                 // A ring that its session could not take back.
                 gone.iter_mut().filter_map(ring_of).for_each(|ring| sleeper.forget(ring));
+                for receiver in &mut gone {
+                    let fd = receiver.queue.nic().and_then(|queue| queue.fd());
+                    sleeper.ignore(fd, &mut receiver.watched);
+                }
                 let _ = reply.send(gone);
             }
             Command::RemoveOutput { port, reply } => {
