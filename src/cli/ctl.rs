@@ -128,8 +128,8 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said_before_anybody_is_asked() {
-        let spec = complaint("ctl port add tap:x");
-        assert!(spec.contains("there is no port kind 'tap'"), "{spec}");
+        let spec = complaint("ctl port add tun:x");
+        assert!(spec.contains("there is no port kind 'tun'"), "{spec}");
         let none = complaint("ctl");
         assert!(none.contains("requires a subcommand"), "{none}");
     }

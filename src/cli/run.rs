@@ -246,9 +246,9 @@ mod tests {
                  [possible values: io, mac, macswap, rxonly, txonly, icmpecho]",
             ),
             (
-                "-p tap:x",
-                "invalid value 'tap:x' for '--port <PORT>': there is no port kind 'tap'; \
-                 kinds are vhost:PATH, pcap:FILE and null",
+                "-p tun:x",
+                "invalid value 'tun:x' for '--port <PORT>': there is no port kind 'tun'; \
+                 kinds are vhost:PATH, tap:NAME, af_packet:IF, pcap:FILE and null",
             ),
             (
                 "-p null --size 64 --forward io",
