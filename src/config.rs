@@ -65,6 +65,8 @@ pub struct PcapSpec {
     pub output: Option<PathBuf>,
     /// Start over at the end of the input.
     pub repeat: bool,
+    /// Packets a second; as fast as they are taken, if it is not given.
+    pub rate: Option<u64>,
 }
 
 /// A TAP port.

@@ -40,7 +40,7 @@ impl Queues {
                 Queues { receivers, output: TxQueue::Vhost(vhost::TxQueue::new(&counters.tx)) }
             }
             PortKind::Pcap(pcap) => {
-                let reader = pcap::Reader::open(&pcap.input, pcap.repeat)?;
+                let reader = pcap::Reader::open(&pcap.input, pcap.repeat, pcap.rate)?;
                 let writer = pcap::Writer::create(pcap.output.as_deref())?;
                 for (reason, n) in reader.refused() {
                     counters.rx[0].lost(reason, n);

@@ -24,6 +24,7 @@ A port: KIND:TARGET[,key=value...]; once for each port
   pcap:IN.pcap     receive the packets of a capture file
     out=OUT.pcap   and write there what is sent to the port
     loop           start over at the end of the input
+    rate=N         so many packets a second, like 1000, 50k or 2M
   tap:NAME         a TAP of the host, made if it is not there (CAP_NET_ADMIN) and
                    otherwise attached: one that is made for a user needs no right
     queues=N       its queues (default 1); above 1 it must be multi_queue
@@ -218,13 +219,14 @@ fn pcap(target: &str, pairs: &Pairs) -> Result<PcapSpec, PortError> {
     if target.is_empty() {
         return Err(PortError::NoTarget("pcap", "FILE"));
     }
-    let mut spec = PcapSpec { input: target.into(), output: None, repeat: false };
+    let mut spec = PcapSpec { input: target.into(), output: None, repeat: false, rate: None };
     for &(key, value) in pairs {
         match key {
             "out" => spec.output = Some(PathBuf::from(needed("out", value, "the file to write")?)),
             "loop" => spec.repeat = flag("loop", value)?,
+            "rate" => spec.rate = Some(checked("rate", value, values::rate)?),
             _ => {
-                let keys = "keys are out= and loop";
+                let keys = "keys are out=, loop and rate=";
                 return Err(PortError::Key { kind: "pcap", key: key.into(), keys });
             }
         }
@@ -385,10 +387,11 @@ mod tests {
 
     #[test]
     fn pcap_and_null_ports() {
-        let spec = PcapSpec { input: "in.pcap".into(), output: None, repeat: false };
+        let spec = PcapSpec { input: "in.pcap".into(), output: None, repeat: false, rate: None };
         assert_eq!(good("pcap:in.pcap").kind, PortKind::Pcap(spec.clone()));
-        let full = PcapSpec { output: Some("out.pcap".into()), repeat: true, ..spec };
-        assert_eq!(good("pcap:in.pcap,out=out.pcap,loop").kind, PortKind::Pcap(full));
+        let full =
+            PcapSpec { output: Some("out.pcap".into()), repeat: true, rate: Some(50_000), ..spec };
+        assert_eq!(good("pcap:in.pcap,out=out.pcap,loop,rate=50k").kind, PortKind::Pcap(full));
         assert_eq!(good("null"), PortSpec { name: "null".into(), kind: PortKind::Null });
     }
 
@@ -423,7 +426,7 @@ mod tests {
             ("null:x", "a null port has no target; write null alone"),
             ("null,loop", "a null port has no key 'loop'; it has none"),
             ("vhost:a,queue=2", no_key),
-            ("pcap:a,in=b", "a pcap port has no key 'in'; keys are out= and loop"),
+            ("pcap:a,in=b", "a pcap port has no key 'in'; keys are out=, loop and rate="),
             ("vhost:a,queues=2,queues=2", "queues is given twice; give it once"),
             ("vhost:a,queues=0", "queues=0: a number from 1 to 128"),
             ("vhost:a,queues=129", "queues=129: a number from 1 to 128"),

@@ -25,6 +25,9 @@ pub enum ValueError {
     /// The size of a block of a packet socket's ring.
     #[error("a power of two from 64k to 16M, like 256k or 1M")]
     Block,
+    /// Packets a second.
+    #[error("packets a second are a number above 0, like 1000, 50k or 2M")]
+    Rate,
     /// A duration.
     #[error(
         "a duration is a number above 0 with a unit, like 500ms, 5s or 1m; without one, seconds"
@@ -64,6 +67,15 @@ pub fn queues(text: &str) -> Result<u16, ValueError> {
 pub fn ring_size(text: &str) -> Result<u16, ValueError> {
     let size = number(text, 2..=32768).ok().filter(|n| n.is_power_of_two());
     size.map(|n| n as u16).ok_or(ValueError::RingSize)
+}
+
+/// Packets a second, with `k` or `M` for thousands and millions.
+pub fn rate(text: &str) -> Result<u64, ValueError> {
+    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1000),
+        None => text.strip_suffix('M').map_or((text, 1), |digits| (digits, 1_000_000)),
+    };
+    number(digits, 1..=1_000_000_000).map(|n| n * unit).map_err(|_| ValueError::Rate)
 }
 
 /// The number of an fd, but for the standard ones.
@@ -162,6 +174,14 @@ mod tests {
         }
         // More seconds than a Duration holds.
         assert_eq!(duration(&"9".repeat(40)), Err(ValueError::Duration));
+    }
+
+    #[test]
+    fn rates_have_units() {
+        assert_eq!([rate("7"), rate("50k"), rate("2M")], [Ok(7), Ok(50_000), Ok(2_000_000)]);
+        for bad in ["", "0", "k", "1G", "-1", "1.5k"] {
+            assert_eq!(rate(bad), Err(ValueError::Rate), "{bad}");
+        }
     }
 
     #[test]

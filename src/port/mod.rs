@@ -60,6 +60,11 @@ impl RxQueue {
         }
     }
 
+    /// Does it have packets later, without telling when?
+    pub fn is_waiting(&self) -> bool {
+        matches!(self, RxQueue::Pcap(reader, _) if reader.is_waiting())
+    }
+
     /// The queue of an interface, if it is one.
     pub fn nic(&mut self) -> Option<&mut nic::RxQueue> {
         match self {

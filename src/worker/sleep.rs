@@ -137,6 +137,9 @@ impl Sleeper {
             }
         });
         self.watch_interfaces(receivers);
+        if receivers.iter().any(|receiver| !receiver.paused && receiver.queue.is_waiting()) {
+            timeout = POLL_MS;
+        }
         if nothing {
             let happened = self.wait(timeout);
             for receiver in receivers.iter_mut() {

@@ -14,7 +14,7 @@ use std::time::Duration;
 const RUN: Option<Duration> = Some(Duration::from_millis(150));
 
 fn pcap(input: &Path, output: Option<&Path>, repeat: bool) -> PortSpec {
-    let spec = PcapSpec { input: input.into(), output: output.map(Into::into), repeat };
+    let spec = PcapSpec { input: input.into(), output: output.map(Into::into), repeat, rate: None };
     PortSpec { name: "pcap".into(), kind: PortKind::Pcap(spec) }
 }
 
