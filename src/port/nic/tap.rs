@@ -14,6 +14,9 @@ use std::sync::Arc;
 
 /// Packets lie one after the other, each on a cache line of its own.
 const LINE: usize = 64;
+/// How many polls find nothing without asking after one that did: a system call in every loop of
+/// a worker would slow its other ports, and the idle loops of one that waits are short.
+const SKIPPED: u8 = 15;
 /// A burst may end with a packet of any length.
 const BUFFER: usize = BURST_BYTES + BURST * LINE + HEADER + MAX_PACKET + 1;
 
@@ -22,13 +25,15 @@ const BUFFER: usize = BURST_BYTES + BURST * LINE + HEADER + MAX_PACKET + 1;
 pub struct Receiver {
     fd: Arc<OwnedFd>,
     buffer: Box<[u8]>,
+    /// Polls that are left to skip.
+    skip: u8,
     gone: bool,
 }
 
 impl Receiver {
     /// From this queue. Memory is taken as packets come.
     pub fn new(fd: &Arc<OwnedFd>) -> Self {
-        Receiver { fd: Arc::clone(fd), buffer: vec![0; BUFFER].into(), gone: false }
+        Receiver { fd: Arc::clone(fd), buffer: vec![0; BUFFER].into(), skip: 0, gone: false }
     }
 
     /// Its fd, unless the interface is gone.
@@ -41,6 +46,10 @@ impl Receiver {
     /// # Safety
     /// The packets are cleared before this is called again or dropped.
     pub unsafe fn receive(&mut self, packets: &mut Packets, max: usize, counters: &QueueCounters) {
+        if self.skip > 0 {
+            self.skip -= 1;
+            return;
+        }
         let mut at = 0;
         while packets.len() < max && packets.bytes() < BURST_BYTES {
             let room = &mut self.buffer[at..at + HEADER + MAX_PACKET + 1];
@@ -48,6 +57,9 @@ impl Receiver {
             let n =
                 unsafe { libc::read(self.fd.as_raw_fd(), room.as_mut_ptr().cast(), room.len()) };
             let Ok(n) = usize::try_from(n) else {
+                if at == 0 {
+                    self.skip = SKIPPED;
+                }
                 // Else there is nothing, or the interface is down, and both will pass.
                 self.gone = io::Error::last_os_error().raw_os_error() == Some(libc::EBADFD);
                 return;
