@@ -4,7 +4,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{UsageError, values};
+use super::{UsageError, file, values};
 use crate::config::files::{FileError, Files};
 use crate::config::{ForwardMode, PollMode, PortSpec, RunConfig, files, port};
 use crate::forward::MAX_PORTS;
@@ -18,9 +18,29 @@ use std::time::Duration;
 ///
 /// Runs until SIGINT, SIGTERM or --duration, then prints the totals.
 #[derive(Debug, clap::Args)]
+pub struct RunArgs {
+    /// Take all options from this file instead; `ringbridge check --example` shows one
+    #[arg(short, long, value_name = "FILE", conflicts_with = "RunFlags")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    flags: RunFlags,
+}
+
+/// Check a configuration file, and run nothing
+#[derive(Debug, clap::Args)]
+pub struct CheckArgs {
+    /// The file
+    #[arg(value_name = "FILE", required_unless_present = "example")]
+    file: Option<PathBuf>,
+    /// Print a file with every key instead
+    #[arg(long, conflicts_with = "file")]
+    example: bool,
+}
+
+/// What both have in common: the options, as flags or as keys of a file.
+#[derive(Debug, clap::Args)]
 pub struct RunFlags {
-    #[arg(short, long = "port", value_name = "PORT", required = true,
-          value_parser = port::parse, help = port::HELP)]
+    #[arg(short, long = "port", value_name = "PORT", value_parser = port::parse, help = port::HELP)]
     ports: Vec<PortSpec>,
     /// How packets go from port to port
     #[arg(long, value_name = "MODE", value_enum, default_value = "io")]
@@ -99,9 +119,35 @@ impl ValueEnum for PollMode {
     }
 }
 
+impl RunArgs {
+    /// Check what clap cannot.
+    pub fn check(self) -> Result<RunConfig, UsageError> {
+        match self.config {
+            Some(path) => Ok(file::read(&path)?),
+            None => self.flags.check(),
+        }
+    }
+}
+
+impl CheckArgs {
+    /// What there is to say.
+    pub fn check(self) -> Result<String, UsageError> {
+        let Some(path) = self.file else { return Ok(file::EXAMPLE.into()) };
+        let config = file::read(&path)?;
+        let forward = config.forward.to_possible_value();
+        let forward = forward.as_ref().map_or("", PossibleValue::get_name);
+        let (ports, workers) = (config.ports.len(), config.workers.len());
+        let path = path.display();
+        Ok(format!("{path} is right: {ports} port(s), {forward}, {workers} worker(s)\n"))
+    }
+}
+
 impl RunFlags {
     /// Check what clap cannot.
     pub fn check(self) -> Result<RunConfig, UsageError> {
+        if self.ports.is_empty() {
+            return Err(UsageError::NoPort);
+        }
         if self.size.is_some() && self.forward != ForwardMode::TxOnly {
             return Err(UsageError::SizeOfNothing);
         }

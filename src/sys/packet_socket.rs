@@ -1,5 +1,5 @@
 //! Packet sockets: all frames of an interface, received through a ring of blocks that the
-//! kernel fills and we empty (TPACKET_V3, packet(7)), and sent by `sendmmsg`.
+//! kernel fills and we empty (`TPACKET_V3`, packet(7)), and sent by `sendmmsg`.
 //!
 //! Promises: both sockets are owned, non-blocking and have a virtio-net header of [`HEADER`]
 //! bytes with each frame; what this machine itself sends by the interface is not received. Used by
@@ -66,6 +66,9 @@ unsafe impl Send for Ring {}
 
 impl Ring {
     /// Where block `i` begins.
+    ///
+    /// # Panics
+    /// There are not so many.
     pub fn block(&self, i: usize) -> *mut u8 {
         assert!(i < self.size.blocks);
         // SAFETY: inside the mapping.

@@ -18,7 +18,9 @@ const LINE: usize = 64;
 /// a worker would slow its other ports, and the idle loops of one that waits are short.
 const SKIPPED: u8 = 15;
 /// A burst may end with a packet of any length.
-const BUFFER: usize = BURST_BYTES + BURST * LINE + HEADER + MAX_PACKET + 1;
+const BUFFER: usize = BURST_BYTES + BURST * LINE + ROOM;
+/// What a packet may need; one that is too long fills it.
+const ROOM: usize = HEADER + MAX_PACKET + 1;
 
 /// Receives from one queue.
 #[derive(Debug)]
@@ -52,7 +54,7 @@ impl Receiver {
         }
         let mut at = 0;
         while packets.len() < max && packets.bytes() < BURST_BYTES {
-            let room = &mut self.buffer[at..at + HEADER + MAX_PACKET + 1];
+            let room = &mut self.buffer[at..][..ROOM];
             // SAFETY: `room` is writable for its length.
             let n =
                 unsafe { libc::read(self.fd.as_raw_fd(), room.as_mut_ptr().cast(), room.len()) };

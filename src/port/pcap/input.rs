@@ -94,8 +94,8 @@ impl<'a> Frames<'a> {
                     check(path, interface.linktype)?;
                     continue;
                 }
-                Block::EnhancedPacket(packet) => borrowed(packet.data),
-                Block::Packet(packet) => borrowed(packet.data),
+                Block::EnhancedPacket(packet) => borrowed(&packet.data),
+                Block::Packet(packet) => borrowed(&packet.data),
                 Block::SimplePacket(packet) => {
                     let limit = parser.interfaces().first().map_or(0, |i| i.snaplen);
                     let captured = match limit {
@@ -103,7 +103,7 @@ impl<'a> Frames<'a> {
                         limit => packet.original_len.min(limit),
                     };
                     // What follows it is padding.
-                    let data = borrowed(packet.data);
+                    let data = borrowed(&packet.data);
                     &data[..data.len().min(captured as usize)]
                 }
                 _ => continue,
@@ -115,7 +115,7 @@ impl<'a> Frames<'a> {
 }
 
 /// The parser copies nothing.
-fn borrowed(data: Cow<'_, [u8]>) -> &[u8] {
+fn borrowed<'a>(data: &Cow<'a, [u8]>) -> &'a [u8] {
     match data {
         Cow::Borrowed(data) => data,
         Cow::Owned(_) => &[],

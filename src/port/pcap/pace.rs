@@ -31,8 +31,10 @@ impl Pace {
 
     fn due_at(&mut self, now: Instant, max: usize) -> usize {
         let Some(late) = now.checked_duration_since(self.due) else { return 0 };
-        let late = late.min(GATHERED);
-        self.due = self.due.max(now - late);
+        // What is older is not made up for.
+        let forgotten = late.saturating_sub(GATHERED);
+        self.due += forgotten;
+        let late = late.saturating_sub(forgotten);
         let due = late.as_nanos() * u128::from(self.rate) / SECOND + 1;
         due.min(max as u128) as usize
     }
