@@ -14,7 +14,7 @@ mod rings;
 use crate::config::VhostSpec;
 use crate::journal::{Event, Journal};
 use crate::sys::socket_file::{SocketFile, SocketFileError, check_path};
-use crate::sys::{bell, unix};
+use crate::sys::{self, bell, unix};
 use crate::vhost_user::{Device, MAX_QUEUES, Rings, run_session};
 pub use nic::{NicError, NicPort, PortQueues};
 pub use rings::PortRings;
@@ -22,7 +22,7 @@ use std::fs::{Permissions, set_permissions};
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
@@ -132,6 +132,21 @@ impl Drop for VhostPort {
     }
 }
 
+/// Whose socket it is that we may not open, and who we are.
+fn whose(path: &Path, error: &io::Error) -> String {
+    if error.kind() != ErrorKind::PermissionDenied {
+        return String::new();
+    }
+    let us = sys::user();
+    match path.metadata() {
+        Ok(socket) => {
+            let (owner, mode) = (socket.uid(), socket.mode() & 0o777);
+            format!("; it is user {owner}'s, mode {mode:04o}, and we are user {us}")
+        }
+        Err(_) => format!("; we are user {us}, who may not enter a directory on the way"),
+    }
+}
+
 /// Who may connect: as the port's options say.
 fn permit(path: &Path, spec: &VhostSpec) -> io::Result<()> {
     if let Some((user, group)) = spec.owner {
@@ -211,7 +226,8 @@ impl<R: Rings> Server<R> {
                 }
                 Err(error) => {
                     if !waiting {
-                        let text = format!("waiting for {}: {error}", path.display());
+                        let whose = whose(path, &error);
+                        let text = format!("waiting for {}: {error}{whose}", path.display());
                         self.device.journal.tell(Event::Note { text });
                     }
                     waiting = true;

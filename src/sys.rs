@@ -55,6 +55,12 @@ pub fn allowed_cpus() -> io::Result<Vec<usize>> {
     Ok((0..libc::CPU_SETSIZE as usize).filter(|&c| unsafe { libc::CPU_ISSET(c, &set) }).collect())
 }
 
+/// The user that this process acts as.
+pub fn user() -> u32 {
+    // SAFETY: takes nothing, cannot fail.
+    unsafe { libc::geteuid() }
+}
+
 /// Allow as many open files as the system would: a guest of many queues and regions has more than
 /// the usual limit, which is for programs that use `select`.
 ///

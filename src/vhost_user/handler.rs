@@ -40,6 +40,11 @@ pub(super) struct Handler<'a, R> {
     features_refused: bool,
     /// It has asked for the number of queues, and not gone on since.
     asked_queues: bool,
+    /// The features that the journal was told of: with several queue pairs they come once for
+    /// each, and again with each start of the driver.
+    told_features: Option<u64>,
+    /// The journal was told that there is no memory.
+    told_no_memory: bool,
 }
 
 impl<'a, R: Rings> Handler<'a, R> {
@@ -47,7 +52,16 @@ impl<'a, R: Rings> Handler<'a, R> {
         let cx =
             Context { device, workers, alarm, memory: None, log: None, features: 0, mtu: None };
         let rings = (0..2 * device.queues).map(|index| Vring::new(device, index)).collect();
-        Handler { cx, rings, protocol: 0, status: 0, features_refused: false, asked_queues: false }
+        Handler {
+            cx,
+            rings,
+            protocol: 0,
+            status: 0,
+            features_refused: false,
+            asked_queues: false,
+            told_features: None,
+            told_no_memory: false,
+        }
     }
 
     /// Does the frontend know that it can ask for an answer to any message?
@@ -246,8 +260,10 @@ impl<'a, R: Rings> Handler<'a, R> {
         if unknown != 0 {
             return Err(Refusal::Features(unknown));
         }
-        let names = features::names(features);
-        self.cx.device.journal.tell(Event::Features { features, names });
+        if self.told_features.replace(features) != Some(features) {
+            let names = features::names(features);
+            self.cx.device.journal.tell(Event::Features { features, names });
+        }
         self.take_all_back()?;
         self.cx.features = features;
         self.start_all()
@@ -294,7 +310,15 @@ impl<'a, R: Rings> Handler<'a, R> {
         self.change(index.into(), |ring| {
             ring.setup.kick = kick;
             ring.kicked = true;
-        })
+        })?;
+        if self.cx.memory.is_none() && !self.told_no_memory {
+            // QEMU shares regions that have an fd, and where none has one it says nothing.
+            self.told_no_memory = true;
+            let text = "the driver has started and no memory was shared with an fd: \
+                        is the memory backend share=on?";
+            self.cx.device.journal.tell(Event::Note { text: text.into() });
+        }
+        Ok(())
     }
 
     fn change_err(&mut self, index: u8, fd: Option<File>) -> Outcome {

@@ -3,7 +3,7 @@
 mod orders;
 
 use super::{Device, RingLost, Rings, run_session};
-use crate::journal::Journal;
+use crate::journal::{Event, Followers, Journal, Moment};
 use crate::virtio::SplitRing;
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -12,6 +12,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use vhost::vhost_user::message::{FrontendReq, VhostUserHeaderFlag};
@@ -547,6 +548,38 @@ fn regions_come_and_go_under_running_rings() {
     assert_eq!(mappings("low-region"), 0);
     guest.frontend.add_mem_region(&low).unwrap();
     assert_eq!(guest.rings.running(), [0]);
+}
+
+/// What was told of, without the connection and the rings.
+fn told(follow: &Receiver<Moment>) -> Vec<String> {
+    let events = follow.try_iter().map(|moment| moment.event);
+    let rest = events.filter(|event| matches!(event, Event::Features { .. } | Event::Note { .. }));
+    rest.map(|event| event.to_string()).collect()
+}
+
+#[test]
+fn features_are_told_once_and_so_is_that_there_is_no_memory() {
+    let followers = Arc::<Followers>::default();
+    let follow = followers.follow();
+    let guest = Guest::connect_to(2, &Arc::new(Journal::new("test", &followers)));
+    for _ in 0..2 {
+        for _ in 0..2 {
+            guest.frontend.set_features(VERSION_1 | PROTOCOL).unwrap();
+        }
+        guest.frontend.set_features(PROTOCOL).unwrap();
+    }
+    guest.settle();
+    let features = [
+        "features 0x140000000: PROTOCOL_FEATURES VERSION_1",
+        "features 0x40000000: PROTOCOL_FEATURES",
+    ];
+    assert_eq!(told(&follow), [features, features].concat());
+    for ring in 0..4 {
+        guest.kick(ring);
+    }
+    guest.settle();
+    let [note] = &told(&follow)[..] else { panic!() };
+    assert!(note.contains("no memory was shared") && note.ends_with("share=on?"), "{note}");
 }
 
 #[test]

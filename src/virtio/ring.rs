@@ -130,8 +130,9 @@ unsafe impl Send for SplitRing {}
 /// Chains taken in one burst at most, good and bad ones together.
 pub(super) const MOST_TAKEN: usize = crate::packet::BURST;
 
-/// So many kicks of an empty ring are no accident: a frontend may kick once when it starts it.
-const VAIN_KICKS: u8 = 3;
+/// So many kicks of an empty ring are no accident: a frontend may kick once when it starts it, and a
+/// driver with `EVENT_IDX`, which sees no answer, does not kick again after its first.
+const VAIN_KICKS: u8 = 2;
 
 impl SplitRing {
     /// Check `setup` and begin at its base.

@@ -2,7 +2,7 @@
 //! their fds are.
 
 use super::*;
-use crate::journal::Journal;
+use crate::journal::{Followers, Journal};
 use crate::memory::{GuestMemory, RegionSpec};
 use crate::port::RxQueue;
 use crate::virtio::{RingAddresses, RingSetup};
@@ -192,4 +192,33 @@ fn kicks_of_a_ring_that_never_holds_anything_are_explained() {
         assert_eq!(lines.len(), told, "{lines:?}");
         assert!(lines.iter().all(|line| line.contains("share=on")), "{lines:?}");
     }
+}
+
+/// What a guest does whose memory is a private copy of what was shared.
+#[test]
+fn kicks_of_a_ring_that_stays_as_it_was_born_are_told() {
+    let followers = Arc::<Followers>::default();
+    let follow = followers.follow();
+    let mut guest = Guest::new(libc::EFD_NONBLOCK);
+    guest.journal = Arc::new(Journal::new("test", &followers));
+    let queues = Queues::new(Some(&guest), None, false);
+    queues.wakeups(|| {
+        // The frontend's own, and the one that a driver makes with its first packet.
+        for _ in 0..2 {
+            guest.kick();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    });
+    let told: Vec<_> = follow.try_iter().map(|moment| moment.event.to_string()).collect();
+    assert!(matches!(&told[..], [note] if note.ends_with("(share=on)?")), "{told:?}");
+    // One that is used says nothing.
+    let honest = Guest { journal: Arc::clone(&guest.journal), ..Guest::new(libc::EFD_NONBLOCK) };
+    honest.memory.write_at(&[1], 8).unwrap();
+    Queues::new(Some(&honest), None, false).wakeups(|| {
+        for _ in 0..4 {
+            honest.kick();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    assert_eq!(follow.try_iter().count(), 0);
 }
