@@ -29,9 +29,9 @@
 //! run → ctl, bridge, sys
 //! ctl → bridge, sys                      the control socket, both ends
 //! bridge → control, worker, port, forward, stats, packet, sys
-//! control → vhost_user, worker, virtio, sys      sockets; threads; who runs which ring
+//! control → vhost_user, worker, port, virtio, sys sockets; interfaces; threads; who runs what
 //! worker → port, forward, stats, virtio, packet, arch, sys
-//! port → virtio (vhost port only), packet, wire
+//! port → virtio (vhost port only), packet, wire, sys (interfaces)
 //! forward → packet, wire
 //! vhost_user → virtio, memory, wire, sys messages of one session
 //! frontend → virtio (ordering, limits), packet (limits), arch, sys
