@@ -5,9 +5,12 @@
 mod common;
 
 mod host;
+mod interfaces;
 mod lifecycle;
 mod memory;
 mod migration;
+#[path = "../nic/net.rs"]
+mod net;
 mod queues;
 mod relay;
 mod restart;
