@@ -1,7 +1,7 @@
 //! Frames of all kinds, both ways, byte for byte.
 
 use crate::common::bridge::{Bed, Peer, alone};
-use crate::net::{in_new_network, ip, veth};
+use crate::common::net::{in_new_network, ip, veth};
 use crate::wire::{Wire, frame, guest_receives};
 use ringbridge::config::port;
 

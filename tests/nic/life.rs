@@ -1,8 +1,8 @@
 //! Interfaces that go down, vanish, come back; guests that do not take what comes.
 
 use crate::common::bridge::{Bed, LIMIT, Peer, alone};
+use crate::common::net::{in_new_network, ip, veth};
 use crate::common::wait_until;
-use crate::net::{in_new_network, ip, veth};
 use crate::wire::{Wire, frame, guest_receives, is_ours};
 use ringbridge::config::port;
 use std::time::{Duration, Instant};

@@ -6,5 +6,4 @@ mod common;
 
 mod frames;
 mod life;
-mod net;
 mod wire;

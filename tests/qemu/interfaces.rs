@@ -1,8 +1,8 @@
 //! A guest at an interface of the host: to the host, and beyond it by the host's routing.
 
 use crate::common::bridge::{Bed, alone};
+use crate::common::net::{in_new_network, ip};
 use crate::host::configure;
-use crate::net::{in_new_network, ip};
 use crate::vm::{Vm, require_guests};
 use ringbridge::config::port;
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use std::{fs, thread};
 
 const BLOB: usize = 5 << 20;
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 
 /// Another network namespace, with the interface `inner` of a pair whose `outer` stays here; it
 /// lives as long as the value.
@@ -31,7 +31,9 @@ impl Beyond {
                 libc::gettid()
             };
             ready.send(id).unwrap();
-            todo.into_iter().for_each(|job| job());
+            for job in todo {
+                job();
+            }
         });
         let id = started.recv_timeout(LIMIT).unwrap();
         ip(&format!("link add {outer} type veth peer name {inner}"));

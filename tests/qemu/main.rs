@@ -9,8 +9,6 @@ mod interfaces;
 mod lifecycle;
 mod memory;
 mod migration;
-#[path = "../nic/net.rs"]
-mod net;
 mod queues;
 mod relay;
 mod restart;

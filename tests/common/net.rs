@@ -3,7 +3,7 @@
 //! Promises: what is made in it is seen nowhere else, and is gone when the last thread and
 //! process in it are.
 
-use crate::common::{require, require_root};
+use super::{require, require_root};
 use std::process::Command;
 use std::thread;
 
