@@ -48,12 +48,28 @@ pub struct VhostSpec {
     pub client: bool,
     /// Queue pairs offered.
     pub queues: u16,
-    /// Offer mergeable receive buffers.
-    pub mrg_rxbuf: bool,
+    /// Features that are offered unless they are switched off.
+    pub offer: Offer,
     /// Permissions of the socket file.
     pub mode: Option<u32>,
     /// Owner of the socket file: user and group id.
     pub owner: Option<(u32, Option<u32>)>,
+}
+
+/// Features that a port offers, whoever connects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offer {
+    /// Mergeable receive buffers.
+    pub mrg_rxbuf: bool,
+    /// Checksums that somebody else makes, in both directions.
+    pub csum: bool,
+    /// TCP packets that somebody else cuts, in both directions; not without `csum`.
+    pub tso: bool,
+}
+
+impl Offer {
+    /// All there are.
+    pub const ALL: Offer = Offer { mrg_rxbuf: true, csum: true, tso: true };
 }
 
 /// A pcap port.

@@ -89,11 +89,8 @@ impl VhostPort {
             (Some(socket), Source::listen(listener, &stop)?)
         };
         let journal = Arc::clone(journal);
-        let device = Device {
-            journal: Arc::clone(&journal),
-            queues: spec.queues,
-            mrg_rxbuf: spec.mrg_rxbuf,
-        };
+        let device =
+            Device { journal: Arc::clone(&journal), queues: spec.queues, offer: spec.offer };
         let server = Server { device, rings, stop: Arc::clone(&stop) };
         let (running, ended) = mpsc::channel();
         let thread = std::thread::Builder::new().name("vhost".into()).spawn(move || {

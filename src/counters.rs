@@ -44,11 +44,13 @@ pub enum Reason {
     Mtu,
     /// The interface had no room for it before it could be received.
     Missed,
+    /// The virtio-net header contradicts the packet: what it asks to be done cannot be.
+    BadOffload,
 }
 
 impl Reason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Reason; 16] = [
+    pub const ALL: [Reason; 17] = [
         Reason::NoBuffers,
         Reason::NotConnected,
         Reason::Disabled,
@@ -65,6 +67,7 @@ impl Reason {
         Reason::OutputError,
         Reason::Mtu,
         Reason::Missed,
+        Reason::BadOffload,
     ];
 
     /// The name in tables, JSON and logs.
@@ -86,6 +89,7 @@ impl Reason {
             Reason::OutputError => "output_error",
             Reason::Mtu => "mtu",
             Reason::Missed => "missed",
+            Reason::BadOffload => "bad_offload",
         }
     }
 }

@@ -77,6 +77,7 @@ pub mod frontend;
 pub mod guest;
 pub mod journal;
 pub mod memory;
+pub mod offload;
 pub mod packet;
 pub mod plot;
 pub mod port;

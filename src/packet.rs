@@ -7,6 +7,8 @@
 //! [`Packets::new`].
 
 use crate::arch;
+use crate::counters::Reason;
+use crate::offload::Offload;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -70,6 +72,10 @@ pub struct Packets {
     len: usize,
     tails_len: usize,
     bytes: usize,
+    /// What is left to be done to each packet, if anything is to any; so that a push writes
+    /// nothing here.
+    offloads: [Offload; BURST],
+    has_offloads: bool,
 }
 
 // SAFETY: the segments are plain addresses that are only used while the burst borrows the
@@ -94,6 +100,8 @@ impl Packets {
             len: 0,
             tails_len: 0,
             bytes: 0,
+            offloads: [Offload::default(); BURST],
+            has_offloads: false,
         }
     }
 
@@ -103,6 +111,45 @@ impl Packets {
         self.len = 0;
         self.tails_len = 0;
         self.bytes = 0;
+        self.has_offloads = false;
+    }
+
+    /// Is there anything left to be done to any packet?
+    #[inline]
+    pub fn has_offloads(&self) -> bool {
+        self.has_offloads
+    }
+
+    /// What is left to be done to packet `i`.
+    #[inline]
+    pub fn offload(&self, i: usize) -> Offload {
+        if self.has_offloads { self.offloads[..self.len][i] } else { Offload::default() }
+    }
+
+    /// What is left to be done to the packet that was pushed last, as its virtio-net header says.
+    /// Who asks for one packet asks for all of the burst.
+    ///
+    /// # Errors
+    /// The header contradicts the packet, which is forgotten.
+    #[inline]
+    pub fn offload_last(
+        &mut self,
+        check: impl FnOnce(&[u8], usize) -> Result<Offload, Reason>,
+    ) -> Result<(), Reason> {
+        let last = self.len - 1;
+        match check(self.head(last), self.packet_len(last)) {
+            Ok(offload) => {
+                self.offloads[last] = offload;
+                self.has_offloads |= !offload.is_nothing();
+                Ok(())
+            }
+            Err(reason) => {
+                self.bytes -= self.packet_len(last);
+                self.tails_len -= usize::from(self.meta[last].segments);
+                self.len = last;
+                Err(reason)
+            }
+        }
     }
 
     /// Number of packets.
@@ -240,6 +287,12 @@ impl Packets {
         if !self.lent.as_ref().is_some_and(|held| Arc::ptr_eq(held, buffer)) {
             self.lent = Some(Arc::clone(buffer));
         }
+    }
+
+    /// Forget all packets, and let go of the lent buffer.
+    pub(crate) fn take_back(&mut self) {
+        self.clear();
+        self.lent = None;
     }
 
     /// A packet that is `range` of the lent buffer (which panics if it is not in there, like

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::values::{self, ValueError};
-use super::{AfPacketSpec, PcapSpec, PortKind, PortSpec, TapSpec, VhostSpec};
+use super::{AfPacketSpec, Offer, PcapSpec, PortKind, PortSpec, TapSpec, VhostSpec};
 use crate::sys::packet_socket::RingSize;
 use crate::sys::tap;
 use std::path::PathBuf;
@@ -19,6 +19,8 @@ A port: KIND:TARGET[,key=value...]; once for each port
     client         connect to the socket instead, and keep trying
     queues=N       queue pairs, 1 to 128 (default 1)
     mrg_rxbuf=off  do not offer mergeable receive buffers
+    csum=off       nor checksums made by somebody else, nor what is next
+    tso=off        nor TCP packets cut by somebody else
     mode=0660      permissions of the socket file
     owner=USER     its owner: a name or UID, optionally with :GROUP
   pcap:IN.pcap     receive the packets of a capture file
@@ -189,7 +191,7 @@ fn vhost(target: &str, pairs: &Pairs, accounts: fn() -> Accounts) -> Result<Vhos
         path: values::socket_path(target).map_err(PortError::Path)?,
         client: false,
         queues: 1,
-        mrg_rxbuf: true,
+        offer: Offer::ALL,
         mode: None,
         owner: None,
     };
@@ -197,18 +199,22 @@ fn vhost(target: &str, pairs: &Pairs, accounts: fn() -> Accounts) -> Result<Vhos
         match key {
             "client" => spec.client = flag("client", value)?,
             "queues" => spec.queues = checked("queues", value, values::queues)?,
-            "mrg_rxbuf" => spec.mrg_rxbuf = flag("mrg_rxbuf", value)?,
+            "mrg_rxbuf" => spec.offer.mrg_rxbuf = flag("mrg_rxbuf", value)?,
+            "csum" => spec.offer.csum = flag("csum", value)?,
+            "tso" => spec.offer.tso = flag("tso", value)?,
             "mode" => spec.mode = Some(mode(needed("mode", value, "like 0660")?)?),
             "owner" => {
                 let owner = needed("owner", value, "USER or USER:GROUP")?;
                 spec.owner = Some(accounts().owner(owner)?);
             }
             _ => {
-                let keys = "keys are client, queues=, mrg_rxbuf=, mode= and owner=";
+                let keys = "keys are client, queues=, mrg_rxbuf=, csum=, tso=, mode= and owner=";
                 return Err(PortError::Key { kind: "vhost", key: key.into(), keys });
             }
         }
     }
+    // What is cut must be summed.
+    spec.offer.tso &= spec.offer.csum;
     if spec.client && (spec.mode.is_some() || spec.owner.is_some()) {
         return Err(PortError::ClientFile);
     }
@@ -350,16 +356,18 @@ mod tests {
             path: "/tmp/vm0.sock".into(),
             client: false,
             queues: 1,
-            mrg_rxbuf: true,
+            offer: Offer::ALL,
             mode: None,
             owner: None,
         };
         assert_eq!(vhost_port("vhost:/tmp/vm0.sock"), plain);
         assert_eq!(
-            vhost_port("vhost:/tmp/vm0.sock,queues=4,mrg_rxbuf=off,mode=0660,owner=qemu:kvm"),
+            vhost_port(
+                "vhost:/tmp/vm0.sock,queues=4,mrg_rxbuf=off,csum=off,mode=0660,owner=qemu:kvm"
+            ),
             VhostSpec {
                 queues: 4,
-                mrg_rxbuf: false,
+                offer: Offer { mrg_rxbuf: false, csum: false, tso: false },
                 mode: Some(0o660),
                 owner: Some((107, Some(78))),
                 ..plain.clone()
@@ -404,7 +412,7 @@ mod tests {
     fn what_is_wrong_is_said_with_what_would_be_right() {
         let long = format!("vhost:{}", "x".repeat(108));
         let no_key = "a vhost port has no key 'queue'; \
-                      keys are client, queues=, mrg_rxbuf=, mode= and owner=";
+                      keys are client, queues=, mrg_rxbuf=, csum=, tso=, mode= and owner=";
         let client = "mode= and owner= are for a socket that is listened on; \
                       leave them out with client";
         let cases = [

@@ -248,7 +248,7 @@ fn open_tap(spec: &TapSpec) -> Result<(Vec<Receiver>, Sender), NicError> {
     };
     for fd in &fds {
         let error = |error| TapError::System(name.clone(), error);
-        sys_tap::set_offloads(fd, false, false).map_err(error)?;
+        sys_tap::set_offloads(fd, true, true).map_err(error)?;
     }
     let fds: Vec<_> = fds.into_iter().map(Arc::new).collect();
     let receivers = fds.iter().map(|fd| Receiver::Tap(tap::Receiver::new(fd))).collect();

@@ -13,6 +13,7 @@ mod input;
 mod pace;
 
 use crate::counters::{QueueCounters, Reason};
+use crate::offload::{Able, Finisher, deliver};
 use crate::packet::{BURST, BURST_BYTES, MAX_PACKET, Packets, Source};
 use input::Input;
 use pace::Pace;
@@ -132,6 +133,7 @@ impl Source for Reader {
 #[derive(Debug)]
 pub struct Writer {
     output: Option<Output>,
+    finisher: Option<Box<Finisher>>,
 }
 
 #[derive(Debug)]
@@ -150,11 +152,24 @@ impl Writer {
     /// # Errors
     /// The file cannot be created.
     pub fn create(path: Option<&Path>) -> Result<Self, PcapOpenError> {
-        Ok(Writer { output: path.map(Output::create).transpose()? })
+        Ok(Writer { output: path.map(Output::create).transpose()?, finisher: None })
     }
 
     /// Send the packets that `which` numbers and count them.
     pub fn send(&mut self, packets: &Packets, which: &[u8], counters: &QueueCounters) {
+        if self.output.is_some() && packets.has_offloads() {
+            // What is in a file nobody finishes later.
+            let mut finisher = self.finisher.take();
+            deliver(packets, which, Able::NOTHING, &mut finisher, |packets, which| {
+                self.write(packets, which, counters);
+            });
+            self.finisher = finisher;
+        } else {
+            self.write(packets, which, counters);
+        }
+    }
+
+    fn write(&mut self, packets: &Packets, which: &[u8], counters: &QueueCounters) {
         let numbers = which.iter().map(|&i| i as usize);
         let Some(output) = &mut self.output else {
             counters.packets.add(which.len() as u64);

@@ -4,7 +4,7 @@
 
 use super::{Direction, SweepError, Task};
 use crate::bridge::Bridge;
-use crate::config::{ForwardMode, PollMode, PortKind, PortSpec, RunConfig, VhostSpec};
+use crate::config::{ForwardMode, Offer, PollMode, PortKind, PortSpec, RunConfig, VhostSpec};
 #[cfg(feature = "reference")]
 use crate::reference::{Reference, ReferenceConfig, ReferenceMode};
 use std::path::PathBuf;
@@ -53,7 +53,7 @@ fn config(task: &Task, sockets: &[PathBuf], cpu: Option<usize>) -> RunConfig {
             path: path.clone(),
             client: false,
             queues: 1,
-            mrg_rxbuf: task.mergeable,
+            offer: Offer { mrg_rxbuf: task.mergeable, ..Offer::ALL },
             mode: None,
             owner: None,
         }),

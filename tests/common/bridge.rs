@@ -5,7 +5,7 @@
 
 use super::{TempDir, wait_until};
 use ringbridge::bridge::Bridge;
-use ringbridge::config::{ForwardMode, PollMode, PortKind, PortSpec, RunConfig, VhostSpec};
+use ringbridge::config::{ForwardMode, Offer, PollMode, PortKind, PortSpec, RunConfig, VhostSpec};
 use ringbridge::frontend::{
     DESC_WRITE, GuestOptions, Link, Ram, RawDesc, RawGuest, RawRing, Session,
 };
@@ -30,7 +30,7 @@ pub fn vhost(path: &Path, queues: u16) -> PortSpec {
         path: path.into(),
         client: false,
         queues,
-        mrg_rxbuf: true,
+        offer: Offer::ALL,
         mode: None,
         owner: None,
     };

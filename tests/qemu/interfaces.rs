@@ -72,6 +72,10 @@ fn reaches_the_host_and_beyond(port: &'static str, host: &'static str) {
     }
     in_new_network(move || {
         let _alone = alone();
+        if port.starts_with("af_packet") {
+            ip(&format!("link add near type veth peer name {host}"));
+            ip("link set near up");
+        }
         let bed = Bed::with(1, |config, _| config.ports.push(port::parse(port).unwrap()));
         ip(&format!("link set {host} address 02:00:00:00:00:64 up"));
         ip(&format!("addr add 10.9.0.100/24 dev {host}"));
@@ -112,4 +116,9 @@ fn reaches_the_host_and_beyond(port: &'static str, host: &'static str) {
 #[test]
 fn by_a_tap() {
     reaches_the_host_and_beyond("tap:tap0", "tap0");
+}
+
+#[test]
+fn by_a_veth() {
+    reaches_the_host_and_beyond("af_packet:near", "host0");
 }

@@ -6,6 +6,7 @@
 
 use super::gather::Gather;
 use crate::counters::{QueueCounters, Reason};
+use crate::offload::Offload;
 use crate::packet::{BURST, BURST_BYTES, MAX_PACKET, MIN_PACKET, Packets, Segment};
 use crate::sys::packet_socket::{HEADER, Ring};
 use libc::{
@@ -19,6 +20,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes of the two addresses that a VLAN tag stands behind.
 const MACS: usize = 12;
+/// Bytes of a tag.
+const TAG: u16 = 4;
 /// The TPID of a tag that comes without one.
 const TPID: u16 = 0x8100;
 
@@ -140,7 +143,7 @@ unsafe fn push(packets: &mut Packets, at: *mut u8, header: &tpacket3_hdr) -> Res
         let frame = at.add(usize::from(header.tp_mac)).cast_const();
         if !tagged {
             packets.push_contiguous(frame, len);
-            return Ok(());
+            return packets.offload_last(|head, len| Offload::check(header_of(frame), head, len));
         }
         let known = header.tp_status & TP_STATUS_VLAN_TPID_VALID != 0;
         let tpid = if known { header.hv1.tp_vlan_tpid } else { TPID };
@@ -152,8 +155,25 @@ unsafe fn push(packets: &mut Packets, at: *mut u8, header: &tpacket3_hdr) -> Res
             piece(tag.as_ptr(), tag.len() as u32),
             piece(frame.add(MACS), (len - MACS) as u32),
         ]);
+        // The header does not know of the tag.
+        let mut header = header_of(frame);
+        let start = u16::from_le_bytes([header[6], header[7]]).saturating_add(TAG);
+        header[6..8].copy_from_slice(&start.to_le_bytes());
+        packets.offload_last(|head, len| Offload::check(header, head, len))
     }
-    Ok(())
+}
+
+/// The virtio-net header before a frame, whose multi-byte fields are in the machine's order.
+///
+/// # Safety
+/// The kernel has put both there.
+unsafe fn header_of(frame: *const u8) -> [u8; HEADER] {
+    // SAFETY: the caller's promise.
+    let mut header = unsafe { frame.sub(HEADER).cast::<[u8; HEADER]>().read() };
+    for word in header[2..].chunks_exact_mut(2) {
+        word.copy_from_slice(&u16::from_ne_bytes([word[0], word[1]]).to_le_bytes());
+    }
+    header
 }
 
 /// Sends by one socket.

@@ -42,15 +42,14 @@ impl Gather {
         self.ranges.clear();
     }
 
-    /// The list of packet `i` with a header of `header_len` bytes, which are all zero: nothing
-    /// is left to be done. False: it lies in more stretches than a call takes.
+    /// The list of packet `i` with the first `header_len` bytes of its virtio-net header. False: it lies in more stretches than a call takes.
     pub fn push(&mut self, packets: &Packets, i: usize, header_len: usize) -> bool {
         let (head, tail) = (packets.head(i), packets.tail(i));
         if tail.len() + 2 > MOST {
             return false;
         }
         let header = &mut self.headers[self.ranges.len()][..header_len];
-        header.fill(0);
+        header.copy_from_slice(&packets.offload(i).header(0)[..header_len]);
         let start = self.stretches.len();
         self.stretches.push(stretch(header.as_ptr(), header.len()));
         self.stretches.push(stretch(head.as_ptr(), head.len()));

@@ -5,6 +5,7 @@
 
 use super::gather::Gather;
 use crate::counters::{QueueCounters, Reason};
+use crate::offload::{self, Offload};
 use crate::packet::{BURST, BURST_BYTES, MAX_PACKET, MIN_PACKET, Packets};
 use crate::sys::tap::HEADER;
 use crate::wire;
@@ -69,11 +70,16 @@ impl Receiver {
             let len = n.saturating_sub(HEADER);
             match len {
                 ..MIN_PACKET => counters.lost(Reason::Runt, 1),
-                // SAFETY: these bytes were just written, and stay until the next call. One
-                // segment a packet never runs out.
-                MIN_PACKET..=MAX_PACKET => unsafe {
-                    packets.push_contiguous(room.as_ptr().add(HEADER), len);
-                },
+                MIN_PACKET..=MAX_PACKET => {
+                    // SAFETY: these bytes were just written, and stay until the next call. One
+                    // segment a packet never runs out.
+                    unsafe { packets.push_contiguous(room.as_ptr().add(HEADER), len) };
+                    let header = *room.first_chunk().unwrap_or(&[0; offload::HEADER]);
+                    let check = |head: &[u8], len| Offload::check(header, head, len);
+                    if let Err(reason) = packets.offload_last(check) {
+                        counters.lost(reason, 1);
+                    }
+                }
                 _ => counters.lost(Reason::TooLong, 1),
             }
             at += n.next_multiple_of(LINE);
