@@ -42,9 +42,10 @@ function mpps(pps) {
     }
     sent[key] += $6
     received[key] += $7
-    n = split(substr($8, 2), drops, ",")
+    n = split($8, drops, ",")
     for (i = 1; i <= n; i++) {
-        split(drops[i], drop, ":")
+        if (split(drops[i], drop, ":") < 2)
+            continue
         if (!((cell, drop[1]) in why))
             reasons[cell] = reasons[cell] " " drop[1]
         why[cell, drop[1]] += drop[2]
