@@ -37,6 +37,8 @@ const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(1);
 /// Pause after an `accept` that failed for want of fds or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+/// How long a session may take to answer what it has read, and to take its rings back.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 /// How long a port's thread may take to end.
 const END: Duration = Duration::from_secs(10);
 
@@ -114,7 +116,12 @@ impl VhostPort {
         // While the listener lives, so that the file can be told from one in its place.
         self.socket = None;
         self.stop.stop();
-        let ended = self.ended.recv_timeout(END) == Err(mpsc::RecvTimeoutError::Disconnected);
+        let ends_within =
+            |time| self.ended.recv_timeout(time) == Err(mpsc::RecvTimeoutError::Disconnected);
+        let ended = ends_within(LAST_WORDS) || {
+            self.stop.hang_up();
+            ends_within(END)
+        };
         if !ended || thread.join().is_err() {
             let text = "the port's thread did not end as it should".into();
             self.journal.tell(Event::Failure { text });
@@ -274,12 +281,22 @@ impl Stop {
         let mut state = self.lock();
         state.stopping = true;
         if let Some(session) = &state.session {
-            // It fails if the frontend was faster.
-            let _ = session.shutdown(Shutdown::Both);
+            // Only our side comes to an end. A frontend that saw one would look for the used
+            // index at once, to go on from there with the next backend, while a worker may still
+            // be moving packets; it sees it when the session has taken the rings back. This
+            // fails if the frontend was faster.
+            let _ = session.shutdown(Shutdown::Read);
         }
         self.stopped.notify_all();
         // An eventfd with room for 2^64 - 2 more.
         let _ = self.wake.write(1);
+    }
+
+    /// End a session whose frontend does not read its answers.
+    fn hang_up(&self) {
+        if let Some(session) = &self.lock().session {
+            let _ = session.shutdown(Shutdown::Both);
+        }
     }
 
     fn stopping(&self) -> bool {

@@ -22,8 +22,8 @@
 //! Imports point down only:
 //!
 //! ```text
-//! main → cli, run, ctl, guest, sweep, sys arguments → checked config → what they ask for
-//! cli → ctl (requests), guest, frontend (options), packet (limits), sys
+//! main → cli, run, ctl, guest, sweep, plot, sys  arguments → checked config → what they ask for
+//! cli → ctl (requests), guest, plot (arguments), frontend (options), packet (limits), sys
 //! guest → frontend, sys
 //! sweep → bridge, frontend, reference, plot, packet, sys
 //! run → ctl, bridge, sys

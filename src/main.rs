@@ -1,6 +1,7 @@
 //! The program `ringbridge`: command line in, exit status out.
 
 use ringbridge::cli::{self, Command, Stop};
+use ringbridge::plot::csv as plot;
 use ringbridge::{ctl, guest, run, sweep, sys};
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -52,5 +53,6 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Ctl(args) => Ok(ctl::run(&args)?),
         Command::Guest(args) => Ok(guest::run(&args)?),
         Command::Sweep(args) => Ok(sweep::run(&args)?),
+        Command::Plot(args) => Ok(plot::run(&args)?),
     }
 }

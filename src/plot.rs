@@ -2,10 +2,12 @@
 //!
 //! Promises: any number of series and sizes gives a well-formed drawing that explains itself
 //! (title, axes with units, legend) on a light background. Sizes stand side by side at equal
-//! distances, because those that matter (64, 128, …, 1518) are no equal distances apart. Opens
-//! no file; called by `sweep`.
+//! distances, because those that matter (64, 128, …, 1518) are no equal distances apart. Called by
+//! `sweep`, and by [`csv`] for what is in a file; opens none itself.
 
 #![forbid(unsafe_code)]
+
+pub mod csv;
 
 use std::fmt::Write;
 use svg::Document;

@@ -46,3 +46,25 @@ fn a_file_in_the_way_of_a_socket_survives_and_is_named_in_one_line() {
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
     }
 }
+
+#[test]
+fn a_csv_file_becomes_a_drawing_or_one_line_says_why_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let (csv, svg) = (dir.path().join("a.csv"), dir.path().join("a.svg"));
+    let plot = || {
+        let output = ringbridge(&["plot", csv.to_str().unwrap(), "-o", svg.to_str().unwrap()]);
+        assert!(output.stdout.is_empty());
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let name = csv.display();
+    let refused = |why: &str| (Some(1), format!("error: cannot {why}\n"));
+    assert_eq!(plot(), refused(&format!("read {name}: No such file or directory (os error 2)")));
+    std::fs::write(&csv, "size,mpps\n64,x\n").unwrap();
+    let why = format!("plot {name}: line 2: mpps is \"x\"; it must be a number from 0 up");
+    assert_eq!(plot(), refused(&why));
+    assert!(!svg.exists());
+    std::fs::write(&csv, "direction,size,mpps\nin,64,2.5\nout,64,1.5\n").unwrap();
+    assert_eq!(plot(), (Some(0), String::new()));
+    let drawing = std::fs::read_to_string(&svg).unwrap();
+    assert!(drawing.contains("in: 64 bytes, 2.50 Mpps"), "{drawing}");
+}

@@ -10,6 +10,7 @@
 mod ctl;
 pub mod file;
 mod guest;
+mod plot;
 mod run;
 mod sweep;
 mod values;
@@ -20,6 +21,7 @@ use crate::ctl::CtlArgs;
 use crate::forward::MAX_PORTS;
 use crate::frontend::OptionsError;
 use crate::guest::GuestArgs;
+use crate::plot::csv::PlotArgs;
 use clap::error::ErrorKind;
 use clap::{ArgAction, Parser, Subcommand};
 use std::ffi::OsString;
@@ -64,6 +66,7 @@ enum Flags {
     Ctl(ctl::CtlFlags),
     Guest(guest::GuestFlags),
     Sweep(sweep::SweepFlags),
+    Plot(plot::PlotFlags),
 }
 
 /// What to do, checked.
@@ -79,6 +82,8 @@ pub enum Command {
     Guest(GuestArgs),
     /// Measure.
     Sweep(SweepArgs),
+    /// Draw.
+    Plot(PlotArgs),
 }
 
 /// A command line that is right.
@@ -186,6 +191,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Sto
         Flags::Ctl(flags) => Ok(Command::Ctl(flags.check())),
         Flags::Guest(flags) => flags.check().map(Command::Guest),
         Flags::Sweep(flags) => flags.check().map(Command::Sweep),
+        Flags::Plot(flags) => flags.check().map(Command::Plot),
     };
     Ok(Invocation { command: command.map_err(Stop::Usage)?, log })
 }
@@ -248,7 +254,7 @@ pub(crate) mod tests {
     #[test]
     fn help_and_version_are_text() {
         assert_eq!(text("--version"), concat!("ringbridge ", env!("CARGO_PKG_VERSION"), "\n"));
-        for word in ["run", "ctl", "guest", "sweep", "Examples:", "--quiet", "--verbose"] {
+        for word in ["run", "ctl", "guest", "sweep", "plot", "Examples:", "--quiet", "--verbose"] {
             assert!(text("--help").contains(word), "{word}");
         }
         for word in ["vhost:PATH", "pcap:IN", "null", "owner=", "macswap", "--stats-interval"] {
@@ -268,7 +274,7 @@ pub(crate) mod tests {
             (
                 "",
                 "'ringbridge' requires a subcommand but one was not provided \
-                 [subcommands: run, check, ctl, guest, sweep, help]; see --help",
+                 [subcommands: run, check, ctl, guest, sweep, plot, help]; see --help",
             ),
             (
                 "swep",

@@ -3,7 +3,8 @@
 //! Promises: messages are handled one at a time on the calling thread; a refused message is
 //! answered and the connection lives, any other error ends it; whatever the end, the rings are
 //! taken back and everything that the frontend sent is closed and unmapped before
-//! [`run_session`] returns. Shutting the socket down from another thread ends it too.
+//! [`run_session`] returns. Shutting the socket down from another thread ends it too; if only its
+//! read side is, then the frontend sees the end after the rings were taken back.
 
 use super::handler::Handler;
 use super::{Device, Rings};

@@ -6,10 +6,11 @@ use ringbridge::sys;
 use ringbridge::vhost_user::{RingLost, Rings};
 use ringbridge::virtio::SplitRing;
 use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use vhost::vhost_user::message::VhostUserHeaderFlag;
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
@@ -24,6 +25,32 @@ const SIZE: u64 = 1 << 20;
 /// Holds the rings it is given.
 #[derive(Clone, Default)]
 pub struct Held(Arc<Mutex<BTreeMap<u16, Box<SplitRing>>>>);
+
+/// As [`Held`], and looks what the frontend, which does not wait, reads when rings are taken back.
+#[derive(Clone, Default)]
+pub struct Watched {
+    held: Held,
+    pub frontend: Arc<OnceLock<UnixStream>>,
+    pub read: Arc<Mutex<Vec<Result<usize, ErrorKind>>>>,
+}
+
+impl Rings for Watched {
+    fn start(&self, index: u16, ring: Box<SplitRing>) {
+        self.held.start(index, ring);
+    }
+
+    fn stop(&self, index: u16) -> Result<Box<SplitRing>, RingLost> {
+        if let Some(mut frontend) = self.frontend.get() {
+            let read = frontend.read(&mut [0]).map_err(|error| error.kind());
+            self.read.lock().unwrap().push(read);
+        }
+        self.held.stop(index)
+    }
+
+    fn inject(&self, frame: Arc<[u8]>) -> Result<(), RingLost> {
+        self.held.inject(frame)
+    }
+}
 
 impl Held {
     /// Which rings are here, and enabled or not.

@@ -6,11 +6,11 @@ mod dpdk;
 mod guest;
 mod sockets;
 
-use guest::{Held, journal, negotiate, share_memory, spec, start_rings, wait};
+use guest::{Held, Watched, journal, negotiate, share_memory, spec, start_rings, wait};
 use ringbridge::control::{PortRings, VhostPort};
 use ringbridge::worker::{Command, Inbox};
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
@@ -149,6 +149,40 @@ fn stop_ends_a_port_whatever_it_waits_for() {
     assert!(held.rings().is_empty());
     assert!(busy.get_features().is_err());
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+/// QEMU looks for the used index as soon as it sees the end, and goes on from there.
+#[test]
+fn the_frontend_sees_the_end_when_its_rings_are_back() {
+    let _guard = among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let watched = Watched::default();
+    let port = VhostPort::open(&journal(), &spec(&path), watched.clone()).unwrap();
+    let stream = UnixStream::connect(&path).unwrap();
+    let mut frontend = negotiate(stream.try_clone().unwrap());
+    start_rings(&mut frontend);
+    stream.set_nonblocking(true).unwrap();
+    watched.frontend.set(stream).unwrap();
+    assert!(port.stop());
+    assert_eq!(*watched.read.lock().unwrap(), [Err(ErrorKind::WouldBlock); 2]);
+    assert_eq!(watched.frontend.get().unwrap().read(&mut [0]).unwrap(), 0);
+}
+
+/// A frontend that reads no answers is not waited for.
+#[test]
+fn stop_ends_a_session_that_waits_to_answer() {
+    let _guard = among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let port = VhostPort::open(&journal(), &spec(&path), Held::default()).unwrap();
+    let stream = UnixStream::connect(&path).unwrap();
+    stream.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+    let question = [FrontendReq::GET_FEATURES as u32, 1, 0].map(u32::to_ne_bytes);
+    while (&stream).write_all(question.as_flattened()).is_ok() {}
+    let start = Instant::now();
+    assert!(port.stop());
+    assert!(start.elapsed() < Duration::from_secs(5));
 }
 
 #[test]

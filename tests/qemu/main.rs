@@ -13,6 +13,7 @@ mod queues;
 mod relay;
 mod restart;
 mod scene;
+mod sweep;
 mod testpmd;
 mod two_guests;
 mod vm;
