@@ -190,6 +190,8 @@ fn transport(head: &[u8]) -> Option<Transport> {
 }
 
 /// What an output does itself.
+// A feature each.
+#[allow(clippy::struct_excessive_bools)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Able {
     /// Checksums.

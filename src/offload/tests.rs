@@ -106,7 +106,7 @@ fn right(frame: &[u8]) -> (u32, [bool; 3], Vec<u8>) {
                     let (from, to) = (ip.header().source(), ip.header().destination());
                     header.calc_checksum_ipv6_raw(from, to, udp.payload())
                 }
-                _ => panic!(),
+                NetSlice::Arp(_) => panic!(),
             };
             assert_eq!(header.checksum, sum.unwrap());
             assert_eq!(usize::from(header.length), udp.payload().len() + 8);

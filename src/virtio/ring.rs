@@ -89,6 +89,8 @@ pub enum StartError {
 pub const VHOST_F_LOG_ALL: u32 = 26;
 
 /// A started split virtqueue, the device's side.
+// Features and states that have nothing to do with each other.
+#[allow(clippy::struct_excessive_bools)]
 pub struct SplitRing {
     pub(super) device: Device,
     pub(super) desc: NonNull<u8>,

@@ -6,4 +6,5 @@ mod common;
 
 mod frames;
 mod life;
+mod tcp;
 mod wire;

@@ -1,55 +1,17 @@
 //! A guest at an interface of the host: to the host, and beyond it by the host's routing.
 
 use crate::common::bridge::{Bed, alone};
-use crate::common::net::{in_new_network, ip};
+use crate::common::net::{Elsewhere, in_new_network, ip};
 use crate::host::configure;
 use crate::vm::{Vm, require_guests};
 use ringbridge::config::port;
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::sync::mpsc;
 use std::time::Duration;
-use std::{fs, thread};
 
 const BLOB: usize = 5 << 20;
 const LIMIT: Duration = Duration::from_mins(1);
-
-/// Another network namespace, with the interface `inner` of a pair whose `outer` stays here; it
-/// lives as long as the value.
-struct Beyond {
-    jobs: mpsc::Sender<Box<dyn FnOnce() + Send>>,
-}
-
-impl Beyond {
-    fn new(outer: &str, inner: &str) -> Self {
-        let (jobs, todo) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
-        let (ready, started) = mpsc::channel();
-        thread::spawn(move || {
-            // SAFETY: plain calls that concern this thread alone.
-            let id = unsafe {
-                assert_eq!(libc::unshare(libc::CLONE_NEWNET), 0);
-                libc::gettid()
-            };
-            ready.send(id).unwrap();
-            for job in todo {
-                job();
-            }
-        });
-        let id = started.recv_timeout(LIMIT).unwrap();
-        ip(&format!("link add {outer} type veth peer name {inner}"));
-        ip(&format!("link set {inner} netns {id}"));
-        ip(&format!("link set {outer} up"));
-        Beyond { jobs }
-    }
-
-    /// Do something there; what comes of it.
-    fn inside<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
-        let (done, result) = mpsc::channel();
-        let job = move || drop(done.send(job()));
-        self.jobs.send(Box::new(job)).unwrap();
-        result.recv_timeout(LIMIT).unwrap()
-    }
-}
 
 /// Connect to the guest, fetch its blob, give it back.
 fn fetch_and_return(fetch: u16, give: u16) {
@@ -79,7 +41,7 @@ fn reaches_the_host_and_beyond(port: &'static str, host: &'static str) {
         let bed = Bed::with(1, |config, _| config.ports.push(port::parse(port).unwrap()));
         ip(&format!("link set {host} address 02:00:00:00:00:64 up"));
         ip(&format!("addr add 10.9.0.100/24 dev {host}"));
-        let beyond = Beyond::new("out", "in");
+        let beyond = Elsewhere::new("out", "in");
         ip("addr add 10.8.0.1/24 dev out");
         fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
         beyond.inside(|| {
