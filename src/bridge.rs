@@ -19,8 +19,9 @@ mod wiring;
 pub use info::PortInfo;
 
 use crate::config::files::{self, FileError};
-use crate::config::{ForwardMode, PortKind, PortSpec, RunConfig};
+use crate::config::{BridgeKeys, ForwardMode, PortKind, PortSpec, RunConfig};
 use crate::control::{self, NicError, NicPort, PortQueues, PortRings, VhostPort};
+use crate::forward::bridge::{Learned, Ports, Shared};
 use crate::forward::{self, MAX_PORTS, Pairs, PortId};
 use crate::journal::{Event, Followers, Journal, Moment};
 use crate::packet::BURST;
@@ -131,6 +132,8 @@ pub enum RemoveError {
 #[derive(Debug)]
 pub struct Bridge {
     wiring: Wiring,
+    /// What a learning bridge knows.
+    learned: Arc<Shared>,
     /// Bytes of generated frames.
     size: usize,
     followers: Arc<Followers>,
@@ -141,6 +144,8 @@ pub struct Bridge {
 #[derive(Debug)]
 struct State {
     slots: Slots,
+    /// The ports that are open, as a learning bridge sees them.
+    ports: Ports,
     pairs: Pairs,
     /// The workers' threads, until they are told to quit.
     threads: Vec<JoinHandle<()>>,
@@ -167,12 +172,15 @@ impl Bridge {
         let wiring = Wiring::new(config);
         let state = State {
             slots: Slots::default(),
+            ports: Ports::default(),
             pairs: wiring.pairs(),
             threads: Vec::new(),
             ending: false,
         };
+        let age = u32::try_from(config.aging.as_secs()).unwrap_or(u32::MAX);
         let mut bridge = Bridge {
             wiring,
+            learned: Arc::new(Shared::new(age)),
             size: config.size,
             followers: Arc::default(),
             workers: Vec::new(),
@@ -192,7 +200,8 @@ impl Bridge {
             let worker = Worker {
                 receivers: Vec::new(),
                 outputs: Vec::new(),
-                forwarder: forward::new(config.forward, self.wiring.pairs()),
+                forwarder: forward::new(config.forward, self.wiring.pairs(), &self.learned),
+                retagged: None,
                 burst: config.burst.clamp(1, BURST),
                 poll: config.poll,
                 cpu,
@@ -257,6 +266,8 @@ impl Bridge {
                 if let Some(slot) = state.slots.get_mut(port) {
                     slot.phase = Phase::Open(threads);
                 }
+                self.learned.add(port, &spec.bridge);
+                self.set_port(&mut state, port, Some(&spec.bridge));
                 // The first one is no longer alone, and will not be again.
                 if port == 1 && state.pairs != Pairs::NEIGHBOURS {
                     state.pairs = Pairs::NEIGHBOURS;
@@ -277,6 +288,23 @@ impl Bridge {
         self.disconnect(port);
         self.lock().slots.take(port);
         Err(error)
+    }
+
+    /// A learning bridge has a port more, or less, of which it forgets what it has learned.
+    fn set_port(&self, state: &mut State, port: PortId, keys: Option<&BridgeKeys>) {
+        if self.wiring.forward != ForwardMode::Bridge {
+            return;
+        }
+        state.ports.set(port, keys.cloned());
+        let ports = Arc::new(state.ports.clone());
+        for worker in &self.workers {
+            worker.inbox.post(Command::SetPorts(Arc::clone(&ports)));
+        }
+    }
+
+    /// The addresses that a learning bridge knows, and for how many seconds each was silent.
+    pub fn macs(&self) -> Vec<(Learned, u32)> {
+        self.learned.list()
     }
 
     /// Make the port's queues, give them to the workers, and let frontends come.
@@ -347,12 +375,15 @@ impl Bridge {
                 _ => return Err(RemoveError::Busy(name.into())),
             }
         };
+        self.set_port(&mut self.lock(), port, None);
         // While its workers can give the rings back.
         let ended = threads.stop();
         self.disconnect(port);
         if !ended {
             return Err(RemoveError::Stuck(name.into()));
         }
+        // What came meanwhile was learned again.
+        self.learned.table.forget(port);
         let slot = self.lock().slots.take(port);
         let slot = slot.ok_or_else(|| RemoveError::NoPort(name.into()))?;
         slot.counters.journal.tell(Event::Deleted { slot: port });

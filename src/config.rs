@@ -6,9 +6,12 @@
 
 #![forbid(unsafe_code)]
 
+mod bridge;
 pub mod files;
 pub mod port;
 pub mod values;
+
+pub use bridge::{BridgeKeys, Vlan};
 
 use crate::sys::packet_socket::RingSize;
 use std::os::fd::RawFd;
@@ -22,6 +25,8 @@ pub struct PortSpec {
     pub name: String,
     /// What it is.
     pub kind: PortKind,
+    /// What it is to a learning bridge.
+    pub bridge: BridgeKeys,
 }
 
 /// The kinds of port.
@@ -145,6 +150,8 @@ pub enum ForwardMode {
     TxOnly,
     /// Answer ARP requests and ICMP echo requests.
     IcmpEcho,
+    /// To where the destination was seen last, else to all.
+    Bridge,
 }
 
 /// How a worker waits.
@@ -163,6 +170,8 @@ pub struct RunConfig {
     pub ports: Vec<PortSpec>,
     /// How packets go from port to port.
     pub forward: ForwardMode,
+    /// How long `bridge` knows an address that is silent.
+    pub aging: Duration,
     /// Frame bytes without FCS for `txonly`: 14 to 65535.
     pub size: usize,
     /// A worker each: the CPU to pin it to, if any. At least one.

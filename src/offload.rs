@@ -128,6 +128,18 @@ impl Offload {
         self.kind == Kind::Nothing
     }
 
+    /// The packet has got `bytes` more before its network header, or less: a VLAN tag.
+    #[must_use]
+    pub fn moved(self, bytes: i16) -> Self {
+        let moved = |at: u16| if at == 0 { 0 } else { at.saturating_add_signed(bytes) };
+        match self.kind {
+            Kind::Nothing => self,
+            _ => {
+                Offload { csum_start: moved(self.csum_start), headers: moved(self.headers), ..self }
+            }
+        }
+    }
+
     /// The longest frame that comes of a packet of `len` bytes.
     #[inline]
     pub fn frame_len(self, len: usize) -> usize {

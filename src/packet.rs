@@ -348,6 +348,81 @@ impl Packets {
     }
 }
 
+/// Packets of a burst with other tags: for outputs that want them so.
+///
+/// The heads are copied, the tails stay where they are.
+pub struct Retagged(Packets);
+
+impl Default for Retagged {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Retagged {
+    /// Room for a burst.
+    pub fn new() -> Self {
+        Retagged(Packets::new())
+    }
+
+    /// Call `send` with the packets that `which` numbers, in order, each without the tag that it
+    /// has if `pop`, and with `tag` (TCI) if there is one. They are Ethernet frames, tagged if
+    /// `pop`. Returns how many are left out: those in more segments than a burst has.
+    pub fn with(
+        &mut self,
+        packets: &Packets,
+        which: &[u8],
+        (pop, tag): (bool, Option<u16>),
+        mut send: impl FnMut(&Packets, &[u8]),
+    ) -> u64 {
+        let tag = tag.map(|tci| u32::from(tci) | 0x8100 << 16).map(u32::to_be_bytes);
+        let tag = tag.as_ref().map_or(&[][..], |tag| tag);
+        let mut left_out = 0;
+        let edited = &mut self.0;
+        edited.clear();
+        for &i in which {
+            // A head that was full and grows has a segment more.
+            let segments = packets.tail(i as usize).len() + 1;
+            if edited.tails_len + segments > SEGMENTS {
+                send(edited, &ALL[..edited.len()]);
+                edited.clear();
+            }
+            if segments > SEGMENTS {
+                left_out += 1;
+            } else {
+                edited.push_retagged((packets, i as usize), pop, tag);
+            }
+        }
+        send(edited, &ALL[..edited.len()]);
+        // What was pushed lies in heads of others.
+        edited.clear();
+        left_out
+    }
+}
+
+impl Packets {
+    /// Packet `i` of others, with another tag. There is room for it; it is forgotten before
+    /// they are.
+    fn push_retagged(&mut self, (packets, i): (&Packets, usize), pop: bool, tag: &[u8]) {
+        const MACS: usize = 12;
+        let cut = if pop { 4 } else { 0 };
+        let (macs, rest) = packets.head(i).split_at(MACS);
+        let rest = rest.get(cut..).unwrap_or_default();
+        let piece = |part: &[u8]| Segment { ptr: part.as_ptr(), len: part.len() as u32 };
+        let mut pieces = arrayvec::ArrayVec::<Segment, { SEGMENTS + 3 }>::new_const();
+        pieces.extend([piece(macs), piece(tag), piece(rest)]);
+        pieces.extend(packets.tail(i).iter().copied());
+        // SAFETY: heads are private memory of `packets`, tails valid until its burst is completed;
+        // the caller forgets this packet before. Addresses and tag are copied to the head.
+        unsafe { self.push_scattered(&pieces) };
+        if packets.has_offloads() {
+            let moved = packets.offload(i).moved(tag.len() as i16 - cut as i16);
+            // It was checked when it came.
+            let _ = self.offload_last(|_, _| Ok(moved));
+        }
+    }
+}
+
 /// Who gives the packets of a burst their buffers back.
 pub trait Source {
     /// All packets of the burst are sent or dropped: return their buffers, publish once.

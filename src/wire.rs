@@ -69,7 +69,7 @@ pub fn rarp(mac: Mac) -> [u8; SHORTEST] {
 
 /// Big-endian 16 bits at `at`.
 #[inline]
-fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+pub fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk().map(|b| u16::from_be_bytes(*b))
 }
 

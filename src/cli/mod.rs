@@ -118,6 +118,15 @@ pub enum UsageError {
         "--size is the size of the frames that --forward txonly makes; give both or leave it out"
     )]
     SizeOfNothing,
+    /// Other modes learn nothing.
+    #[error("--aging is for --forward bridge; give both or leave it out")]
+    AgingOfNothing,
+    /// Nor do they know of VLANs.
+    #[error("{0} has vlan=, trunk=, isolated, macs= or mac=, which are for --forward bridge")]
+    NoBridge(String),
+    /// A transmit queue has one worker.
+    #[error("--forward bridge has one worker; leave out --workers, and give one CPU at most")]
+    BridgeWorkers,
     /// More than a bridge has numbers for.
     #[error("{0} ports; a bridge has at most {MAX_PORTS}")]
     TooManyPorts(usize),

@@ -6,13 +6,16 @@
 
 use super::{UsageError, file, values};
 use crate::config::files::{FileError, Files};
-use crate::config::{ForwardMode, PollMode, PortSpec, RunConfig, files, port};
+use crate::config::{BridgeKeys, ForwardMode, PollMode, PortSpec, RunConfig, files, port};
 use crate::forward::MAX_PORTS;
 use crate::packet::BURST;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// As IEEE 802.1Q recommends.
+const AGING: Duration = Duration::from_mins(5);
 
 /// Bridge ports until stopped
 ///
@@ -45,6 +48,9 @@ pub struct RunFlags {
     /// How packets go from port to port
     #[arg(long, value_name = "MODE", value_enum, default_value = "io")]
     forward: ForwardMode,
+    /// How long bridge knows an address that is silent; by default 5m
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    aging: Option<Duration>,
     /// Frame bytes, without FCS, that txonly sends; by default 64
     #[arg(long, value_name = "BYTES", value_parser = values::size)]
     size: Option<usize>,
@@ -85,8 +91,8 @@ fn burst(text: &str) -> Result<usize, values::ValueError> {
 
 impl ValueEnum for ForwardMode {
     fn value_variants<'a>() -> &'a [Self] {
-        use ForwardMode::{IcmpEcho, Io, Mac, MacSwap, RxOnly, TxOnly};
-        &[Io, Mac, MacSwap, RxOnly, TxOnly, IcmpEcho]
+        use ForwardMode::{Bridge, IcmpEcho, Io, Mac, MacSwap, RxOnly, TxOnly};
+        &[Io, Mac, MacSwap, RxOnly, TxOnly, IcmpEcho, Bridge]
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
@@ -100,6 +106,7 @@ impl ValueEnum for ForwardMode {
             ForwardMode::RxOnly => ("rxonly", "Receive and count"),
             ForwardMode::TxOnly => ("txonly", "Send frames of --size bytes to every port"),
             ForwardMode::IcmpEcho => ("icmpecho", "Answer ARP requests and pings"),
+            ForwardMode::Bridge => ("bridge", "To where the address was seen last, else to all"),
         };
         Some(PossibleValue::new(name).help(help))
     }
@@ -151,6 +158,17 @@ impl RunFlags {
         if self.size.is_some() && self.forward != ForwardMode::TxOnly {
             return Err(UsageError::SizeOfNothing);
         }
+        let bridge = self.forward == ForwardMode::Bridge;
+        if self.aging.is_some() && !bridge {
+            return Err(UsageError::AgingOfNothing);
+        }
+        if let Some(port) = self.ports.iter().find(|p| !bridge && p.bridge != BridgeKeys::default())
+        {
+            return Err(UsageError::NoBridge(port.name.clone()));
+        }
+        if bridge && self.workers.unwrap_or(self.cpus.len()) > 1 {
+            return Err(UsageError::BridgeWorkers);
+        }
         if self.ports.len() > MAX_PORTS {
             return Err(UsageError::TooManyPorts(self.ports.len()));
         }
@@ -163,6 +181,7 @@ impl RunFlags {
             workers: assign(self.workers, &self.cpus)?,
             ports: self.ports,
             forward: self.forward,
+            aging: self.aging.unwrap_or(AGING),
             size: self.size.unwrap_or(64),
             burst: self.burst,
             poll: self.poll,
@@ -245,12 +264,12 @@ mod tests {
     }
 
     #[test]
-    fn modes_have_testpmds_names() {
+    fn modes_have_testpmds_names_where_it_has_them() {
         let names: Vec<String> = ForwardMode::value_variants()
             .iter()
             .map(|mode| mode.to_possible_value().unwrap().get_name().to_owned())
             .collect();
-        assert_eq!(names, ["io", "mac", "macswap", "rxonly", "txonly", "icmpecho"]);
+        assert_eq!(names, ["io", "mac", "macswap", "rxonly", "txonly", "icmpecho", "bridge"]);
     }
 
     #[test]
@@ -289,7 +308,7 @@ mod tests {
             (
                 "-p null --forward flowgen",
                 "invalid value 'flowgen' for '--forward <MODE>' \
-                 [possible values: io, mac, macswap, rxonly, txonly, icmpecho]",
+                 [possible values: io, mac, macswap, rxonly, txonly, icmpecho, bridge]",
             ),
             (
                 "-p tun:x",
@@ -300,6 +319,20 @@ mod tests {
                 "-p null --size 64 --forward io",
                 "--size is the size of the frames that --forward txonly makes; \
                  give both or leave it out",
+            ),
+            (
+                "-p null,vlan=10",
+                "null has vlan=, trunk=, isolated, macs= or mac=, which are for --forward bridge",
+            ),
+            ("-p null --aging 5s", "--aging is for --forward bridge; give both or leave it out"),
+            (
+                "-p null --forward bridge --workers 2",
+                "--forward bridge has one worker; leave out --workers, and give one CPU at most",
+            ),
+            (
+                "-p null,vlan=10,trunk=10 --forward bridge",
+                "invalid value 'null,vlan=10,trunk=10' for '--port <PORT>': trunk=10: vlan= is for \
+                 frames without a tag and trunk= for those with one; give one of them",
             ),
             (
                 "-p null -p null -p null",

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::values::{self, ValueError};
-use super::{AfPacketSpec, Offer, PcapSpec, PortKind, PortSpec, TapSpec, VhostSpec};
+use super::{AfPacketSpec, BridgeKeys, Offer, PcapSpec, PortKind, PortSpec, TapSpec, VhostSpec};
 use crate::sys::packet_socket::RingSize;
 use crate::sys::tap;
 use std::path::PathBuf;
@@ -36,6 +36,12 @@ A port: KIND:TARGET[,key=value...]; once for each port
     block=SIZE     bytes of a block of a ring, a power of two, 64k to 16M (default 1M)
     blocks=N       blocks of each ring, 2 to 4096 (default 32)
   null             receive nothing, discard what is sent
+  Any kind of port, with --forward bridge:
+    vlan=N         frames without a tag, of this VLAN (1 to 4094)
+    trunk=N+N      frames with a tag, of these VLANs
+    isolated       talks to no other isolated port
+    macs=N         most addresses that are learned there (default 1024)
+    mac=MAC+MAC    addresses that are there and nowhere else
 
 Ports are paired in this order: first with second, third with fourth;
 one port alone is paired with itself.";
@@ -75,6 +81,16 @@ pub enum PortError {
     Value {
         /// The key.
         key: &'static str,
+        /// As given.
+        value: String,
+        /// What would be right.
+        right: ValueError,
+    },
+    /// The value of a key of the bridge's is refused.
+    #[error("{key}={value}: {right}")]
+    Bridge {
+        /// The key.
+        key: String,
         /// As given.
         value: String,
         /// What would be right.
@@ -170,6 +186,16 @@ fn parse_with(text: &str, accounts: fn() -> Accounts) -> Result<PortSpec, PortEr
             return Err(PortError::Twice((*key).into()));
         }
     }
+    let mut bridge = BridgeKeys::default();
+    let mut others = Vec::new();
+    for &(key, value) in &pairs {
+        let (text, found) = (value.unwrap_or_default(), bridge.take(key, value));
+        let wrong = |right| PortError::Bridge { key: key.into(), value: text.into(), right };
+        if !found.map_err(wrong)? {
+            others.push((key, value));
+        }
+    }
+    let pairs = others;
     let kind = match kind {
         "vhost" => PortKind::Vhost(vhost(target, &pairs, accounts)?),
         "pcap" => PortKind::Pcap(pcap(target, &pairs)?),
@@ -178,7 +204,7 @@ fn parse_with(text: &str, accounts: fn() -> Accounts) -> Result<PortSpec, PortEr
         "null" => null(name, &pairs)?,
         other => return Err(PortError::Kind(other.into())),
     };
-    Ok(PortSpec { name: name.into(), kind })
+    Ok(PortSpec { name: name.into(), kind, bridge })
 }
 
 type Pairs<'a> = [(&'a str, Option<&'a str>)];
@@ -400,7 +426,10 @@ mod tests {
         let full =
             PcapSpec { output: Some("out.pcap".into()), repeat: true, rate: Some(50_000), ..spec };
         assert_eq!(good("pcap:in.pcap,out=out.pcap,loop,rate=50k").kind, PortKind::Pcap(full));
-        assert_eq!(good("null"), PortSpec { name: "null".into(), kind: PortKind::Null });
+        assert_eq!(
+            good("null"),
+            PortSpec { name: "null".into(), kind: PortKind::Null, bridge: BridgeKeys::default() }
+        );
     }
 
     #[test]

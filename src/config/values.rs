@@ -7,6 +7,7 @@
 
 use crate::packet::{MAX_PACKET, MIN_PACKET};
 use crate::sys::unix::MAX_PATH;
+use crate::wire::Mac;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -25,6 +26,15 @@ pub enum ValueError {
     /// The size of a block of a packet socket's ring.
     #[error("a power of two from 64k to 16M, like 256k or 1M")]
     Block,
+    /// The number of a VLAN.
+    #[error("a VLAN is a number from 1 to 4094")]
+    Vid,
+    /// A port is one or the other.
+    #[error("vlan= is for frames without a tag and trunk= for those with one; give one of them")]
+    VlanAndTrunk,
+    /// The address of one host.
+    #[error("a unicast MAC address like 52:54:00:00:00:01; several with + between them")]
+    Mac,
     /// Packets a second.
     #[error("packets a second are a number above 0, like 1000, 50k or 2M")]
     Rate,
@@ -76,6 +86,22 @@ pub fn rate(text: &str) -> Result<u64, ValueError> {
         None => text.strip_suffix('M').map_or((text, 1), |digits| (digits, 1_000_000)),
     };
     number(digits, 1..=1_000_000_000).map(|n| n * unit).map_err(|_| ValueError::Rate)
+}
+
+/// The number of a VLAN.
+pub fn vid(text: &str) -> Result<u16, ValueError> {
+    number(text, 1..=4094).map(|n| n as u16).map_err(|_| ValueError::Vid)
+}
+
+/// The MAC address of one host.
+pub fn unicast(text: &str) -> Result<Mac, ValueError> {
+    let byte = |part: &str| {
+        let digits = part.len() == 2 && part.bytes().all(|b| b.is_ascii_hexdigit());
+        u8::from_str_radix(part, 16).ok().filter(|_| digits)
+    };
+    let bytes: Option<Vec<_>> = text.split(':').map(byte).collect();
+    let mac = bytes.and_then(|bytes| Mac::try_from(bytes).ok()).filter(|mac| mac[0] & 1 == 0);
+    mac.ok_or(ValueError::Mac)
 }
 
 /// The number of an fd, but for the standard ones.

@@ -4,10 +4,12 @@
 
 use super::{Direction, SweepError, Task};
 use crate::bridge::Bridge;
+use crate::config::BridgeKeys;
 use crate::config::{ForwardMode, Offer, PollMode, PortKind, PortSpec, RunConfig, VhostSpec};
 #[cfg(feature = "reference")]
 use crate::reference::{Reference, ReferenceConfig, ReferenceMode};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A backend that runs.
 pub(super) enum Backend {
@@ -49,6 +51,7 @@ impl Backend {
 fn config(task: &Task, sockets: &[PathBuf], cpu: Option<usize>) -> RunConfig {
     let port = |path: &PathBuf| PortSpec {
         name: format!("vhost:{}", path.display()),
+        bridge: BridgeKeys::default(),
         kind: PortKind::Vhost(VhostSpec {
             path: path.clone(),
             client: false,
@@ -60,6 +63,7 @@ fn config(task: &Task, sockets: &[PathBuf], cpu: Option<usize>) -> RunConfig {
     };
     RunConfig {
         ports: sockets.iter().map(port).collect(),
+        aging: Duration::from_mins(5),
         forward: match task.direction {
             Direction::ToGuest => ForwardMode::TxOnly,
             Direction::FromGuest => ForwardMode::RxOnly,

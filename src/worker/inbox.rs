@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 use super::Receiver;
+use crate::forward::bridge::Ports;
 use crate::forward::{Pairs, PortId};
 use crate::port::{TxQueue, nic};
 use crate::virtio::SplitRing;
@@ -79,6 +80,8 @@ pub enum Command {
     },
     /// Ports are paired like this from now on.
     Pair(Pairs),
+    /// These are the ports of a learning bridge from now on.
+    SetPorts(Arc<Ports>),
     /// A port goes: give back what is received from it, its generator included.
     RemoveReceivers {
         /// Which port.

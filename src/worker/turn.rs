@@ -11,8 +11,9 @@ use super::{Command, Inbox};
 use crate::arch;
 use crate::config::PollMode;
 use crate::counters::{QueueCounters, Reason};
-use crate::forward::{Forwarder, MAX_PORTS, Output, Outputs, Pairs, PortId};
-use crate::packet::{ALL, Packets};
+use crate::forward::bridge::TagEdit;
+use crate::forward::{Forwarder, Lists, MAX_PORTS, Output, Outputs, Pairs, PortId};
+use crate::packet::{ALL, Packets, Retagged};
 use crate::port::{RxQueue, TxQueue, vhost};
 use crate::stats::WorkerStats;
 use crate::sys;
@@ -64,6 +65,8 @@ pub struct Worker {
     pub outputs: Vec<Option<TxQueue>>,
     /// Decides where packets go.
     pub forwarder: Box<dyn Forwarder>,
+    /// For packets that leave with other tags than they came with; made when it is needed.
+    pub retagged: Option<Box<Retagged>>,
     /// Most packets a burst.
     pub burst: usize,
     /// How it waits.
@@ -160,6 +163,12 @@ impl Worker {
                             _ => receiver.counters.lost(Reason::NotConnected, which.len() as u64),
                         },
                         Output::Drop(reason) => receiver.counters.lost(reason, which.len() as u64),
+                        Output::Listed => {
+                            if let Some(lists) = self.forwarder.lists() {
+                                let sent = (&*burst.packets, &*receiver.counters);
+                                send_lists(lists, &mut self.outputs, &mut self.retagged, sent);
+                            }
+                        }
                         Output::Consumed => {}
                     }
                 }
@@ -233,6 +242,7 @@ impl Worker {
             Command::AddReceivers(receivers) => self.receivers.extend(receivers),
             Command::AddOutput { port, output } => self.add_output(port, *output),
             Command::Pair(pairs) => self.pair(pairs),
+            Command::SetPorts(ports) => self.forwarder.set_ports(&ports),
             Command::RemoveReceivers { port, reply } => {
                 let theirs = |r: &mut Receiver| r.port % MAX_PORTS == port;
                 let mut gone: Vec<_> = self.receivers.extract_if(.., theirs).collect();
@@ -305,6 +315,37 @@ impl Worker {
 
     fn receiver(&mut self, port: PortId, pair: usize) -> Option<&mut Receiver> {
         self.receivers.iter_mut().find(|r| r.port == port && r.pair == pair)
+    }
+}
+
+/// Send what a forwarder has listed, and count what it has not.
+fn send_lists(
+    lists: &Lists,
+    outputs: &mut [Option<TxQueue>],
+    retagged: &mut Option<Box<Retagged>>,
+    (packets, counters): (&Packets, &QueueCounters),
+) {
+    for list in lists.iter() {
+        let Some(Some(output)) = outputs.get_mut(list.port) else {
+            counters.lost(Reason::NotConnected, list.which.len() as u64);
+            continue;
+        };
+        let edit = match list.edit {
+            TagEdit::Keep => {
+                output.send(packets, &list.which);
+                continue;
+            }
+            TagEdit::Pop => (true, None),
+            TagEdit::Push(vid) => (false, Some(vid)),
+            TagEdit::Set(vid) => (true, Some(vid)),
+        };
+        let retagged = retagged.get_or_insert_with(Box::default);
+        let send = |packets: &Packets, which: &[u8]| output.send(packets, which);
+        let left_out = retagged.with(packets, &list.which, edit, send);
+        counters.lost(Reason::ChainTooLong, left_out);
+    }
+    for &(reason, n) in lists.lost() {
+        counters.lost(reason, n);
     }
 }
 
