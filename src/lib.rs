@@ -31,12 +31,13 @@
 //! bridge → control, worker, port, forward, stats, packet, sys
 //! control → vhost_user, worker, port, virtio, sys sockets; interfaces; threads; who runs what
 //! worker → port, forward, stats, virtio, packet, arch, sys
-//! port → virtio (vhost port only), packet, wire, sys (interfaces)
-//! forward → packet, wire
+//! port → virtio (vhost port only), offload, packet, wire, sys (interfaces)
+//! forward → packet, wire, arch (the clock)
 //! vhost_user → virtio, memory, wire, sys messages of one session
 //! frontend → virtio (ordering, limits), packet (limits), arch, sys
 //! reference → virtio (header length), packet, wire, arch, sys
-//! virtio → memory, packet, wire, sys (bell), arch
+//! virtio → memory, offload, packet, wire, sys (bell), arch
+//! offload ↔ packet; offload → wire
 //! packet, sys, memory → arch
 //! config → packet, sys (limits)
 //! counters, journal, arch, wire, plot → nothing
