@@ -26,7 +26,7 @@ pub struct List {
 /// All lists of a burst, and what is in none.
 #[derive(Debug)]
 pub struct Lists {
-    lists: Vec<List>,
+    all: Vec<List>,
     /// How many of them are of this burst.
     used: usize,
     /// The list of a port's unchanged packets, plus one; 0 for none.
@@ -34,16 +34,22 @@ pub struct Lists {
     lost: Vec<(Reason, u64)>,
 }
 
+impl Default for Lists {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Lists {
     /// None.
     pub fn new() -> Self {
-        Lists { lists: Vec::new(), used: 0, of_port: vec![0; MAX_PORTS].into(), lost: Vec::new() }
+        Lists { all: Vec::new(), used: 0, of_port: vec![0; MAX_PORTS].into(), lost: Vec::new() }
     }
 
     /// Begin another burst.
     #[inline]
     pub fn clear(&mut self) {
-        for list in &mut self.lists[..self.used] {
+        for list in &mut self.all[..self.used] {
             self.of_port[list.port] = 0;
             list.which.clear();
         }
@@ -56,18 +62,18 @@ impl Lists {
     pub fn add(&mut self, port: PortId, edit: TagEdit, i: u8) {
         let known = match edit {
             TagEdit::Keep => usize::from(self.of_port[port]).checked_sub(1),
-            _ => self.lists[..self.used].iter().position(|l| (l.port, l.edit) == (port, edit)),
+            _ => self.all[..self.used].iter().position(|l| (l.port, l.edit) == (port, edit)),
         };
         let at = known.unwrap_or_else(|| self.begin(port, edit));
-        self.lists[at].which.push(i);
+        self.all[at].which.push(i);
     }
 
     fn begin(&mut self, port: PortId, edit: TagEdit) -> usize {
         let at = self.used;
         self.used += 1;
-        match self.lists.get_mut(at) {
+        match self.all.get_mut(at) {
             Some(list) => (list.port, list.edit) = (port, edit),
-            None => self.lists.push(List { port, edit, which: ArrayVec::new() }),
+            None => self.all.push(List { port, edit, which: ArrayVec::new() }),
         }
         if edit == TagEdit::Keep {
             self.of_port[port] = self.used as u16;
@@ -86,7 +92,7 @@ impl Lists {
 
     /// The lists of this burst.
     pub fn iter(&self) -> impl Iterator<Item = &List> {
-        self.lists[..self.used].iter()
+        self.all[..self.used].iter()
     }
 
     /// What goes nowhere.

@@ -48,7 +48,9 @@ impl Net {
             }
         });
         let guests: Vec<_> = (0..ports.len()).map(|i| Peer::connect(&bed.socket(i))).collect();
-        guests.iter().for_each(|guest| guest.settle());
+        for guest in &guests {
+            guest.settle();
+        }
         Net { bed, guests }
     }
 

@@ -7,7 +7,7 @@ use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use ringbridge::counters::Reason;
 use ringbridge::frontend::RawDesc;
 
-/// CSUM, GUEST_CSUM, HOST_TSO4, HOST_TSO6, HOST_ECN.
+/// `CSUM`, `GUEST_CSUM`, `HOST_TSO4`, `HOST_TSO6`, `HOST_ECN`.
 const OFFLOADS: u64 = 1 << 0 | 1 << 1 | 1 << 11 | 1 << 12 | 1 << 13;
 /// Where TCP begins in an Ethernet frame of IPv4.
 const TCP: u8 = 34;

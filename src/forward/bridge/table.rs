@@ -30,9 +30,9 @@ impl Key {
     /// Of `mac` in the VLAN `vid` (0: the one without tags).
     #[inline]
     pub fn new(mac: Mac, vid: u16) -> Self {
-        let [a, b, c, d, e, f] = mac;
-        let mac = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
-        Key(mac | u64::from(vid) << 48 | USED)
+        let mut bytes = [0; 8];
+        bytes[2..].copy_from_slice(&mac);
+        Key(u64::from_be_bytes(bytes) | u64::from(vid) << 48 | USED)
     }
 
     fn mac(self) -> Mac {
@@ -274,8 +274,9 @@ mod tests {
     use std::collections::HashMap;
 
     fn key(n: u32) -> Key {
-        let [a, b, c, d] = n.to_be_bytes();
-        Key::new([2, 0, a, b, c, d], (n % 3) as u16)
+        let mut mac = [2, 0, 0, 0, 0, 0];
+        mac[2..].copy_from_slice(&n.to_be_bytes());
+        Key::new(mac, (n % 3) as u16)
     }
 
     proptest! {

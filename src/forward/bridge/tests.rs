@@ -166,11 +166,10 @@ proptest! {
                         continue;
                     }
                     let edit = match (&to.vlan, tag) {
-                        (Vlan::None, _) | (Vlan::Access(_), None) => TagEdit::Keep,
                         (Vlan::Access(_), Some(_)) => TagEdit::Pop,
                         (Vlan::Trunk(_), None) => TagEdit::Push(vid),
-                        (Vlan::Trunk(_), Some(tag)) if tag & 0xfff == 0 => TagEdit::Set(vid),
-                        (Vlan::Trunk(_), Some(_)) => TagEdit::Keep,
+                        (Vlan::Trunk(_), Some(_)) if tag_vid == 0 => TagEdit::Set(vid),
+                        _ => TagEdit::Keep,
                     };
                     expected.insert((port, format!("{edit:?}")));
                 }
