@@ -19,8 +19,9 @@ mod wiring;
 pub use info::PortInfo;
 
 use crate::config::files::{self, FileError};
-use crate::config::{ForwardMode, PortKind, PortSpec, RunConfig};
-use crate::control::{self, PortRings, VhostPort};
+use crate::config::{BridgeKeys, ForwardMode, PortKind, PortSpec, RunConfig};
+use crate::control::{self, NicError, NicPort, PortQueues, PortRings, VhostPort};
+use crate::forward::bridge::{Learned, Ports, Shared};
 use crate::forward::{self, MAX_PORTS, Pairs, PortId};
 use crate::journal::{Event, Followers, Journal, Moment};
 use crate::packet::BURST;
@@ -29,7 +30,7 @@ use crate::stats::{PortCounters, PortTotals, Snapshot, WorkerStats};
 use crate::sys::cycles_per_second;
 use crate::worker::{Command, Inbox, Worker};
 use queues::Queues;
-use slots::{Phase, Slot, Slots};
+use slots::{Phase, Slot, Slots, Threads};
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::Receiver;
@@ -64,6 +65,15 @@ pub enum OpenPortError {
         /// What is wrong.
         #[source]
         source: control::OpenError,
+    },
+    /// An interface.
+    #[error("cannot open port {name}")]
+    Nic {
+        /// The port.
+        name: String,
+        /// What is wrong.
+        #[source]
+        source: NicError,
     },
     /// A capture file.
     #[error(transparent)]
@@ -122,6 +132,8 @@ pub enum RemoveError {
 #[derive(Debug)]
 pub struct Bridge {
     wiring: Wiring,
+    /// What a learning bridge knows.
+    learned: Arc<Shared>,
     /// Bytes of generated frames.
     size: usize,
     followers: Arc<Followers>,
@@ -132,6 +144,8 @@ pub struct Bridge {
 #[derive(Debug)]
 struct State {
     slots: Slots,
+    /// The ports that are open, as a learning bridge sees them.
+    ports: Ports,
     pairs: Pairs,
     /// The workers' threads, until they are told to quit.
     threads: Vec<JoinHandle<()>>,
@@ -158,12 +172,15 @@ impl Bridge {
         let wiring = Wiring::new(config);
         let state = State {
             slots: Slots::default(),
+            ports: Ports::default(),
             pairs: wiring.pairs(),
             threads: Vec::new(),
             ending: false,
         };
+        let age = u32::try_from(config.aging.as_secs()).unwrap_or(u32::MAX);
         let mut bridge = Bridge {
             wiring,
+            learned: Arc::new(Shared::new(age)),
             size: config.size,
             followers: Arc::default(),
             workers: Vec::new(),
@@ -183,7 +200,8 @@ impl Bridge {
             let worker = Worker {
                 receivers: Vec::new(),
                 outputs: Vec::new(),
-                forwarder: forward::new(config.forward, self.wiring.pairs()),
+                forwarder: forward::new(config.forward, self.wiring.pairs(), &self.learned),
+                retagged: None,
                 burst: config.burst.clamp(1, BURST),
                 poll: config.poll,
                 cpu,
@@ -233,7 +251,7 @@ impl Bridge {
         }
         let port = state.slots.free()?;
         let journal = Arc::new(Journal::new(&spec.name, &self.followers));
-        let counters = PortCounters::new(port, &journal, queues::pairs(spec));
+        let counters = PortCounters::new(port, &journal, spec.kind.queues());
         let slot = Slot { spec: spec.clone(), counters: counters.clone(), phase: Phase::Opening };
         state.slots.put(port, slot);
         Ok((port, counters))
@@ -244,10 +262,12 @@ impl Bridge {
         let opened = self.connect(port, spec, counters);
         let mut state = self.lock();
         let error = match opened {
-            Ok(vhost) if !state.ending => {
+            Ok(threads) if !state.ending => {
                 if let Some(slot) = state.slots.get_mut(port) {
-                    slot.phase = Phase::Open(vhost);
+                    slot.phase = Phase::Open(threads);
                 }
+                self.learned.add(port, &spec.bridge);
+                self.set_port(&mut state, port, Some(&spec.bridge));
                 // The first one is no longer alone, and will not be again.
                 if port == 1 && state.pairs != Pairs::NEIGHBOURS {
                     state.pairs = Pairs::NEIGHBOURS;
@@ -255,9 +275,9 @@ impl Bridge {
                 }
                 return Ok(());
             }
-            Ok(vhost) => {
+            Ok(threads) => {
                 drop(state);
-                drop(vhost);
+                drop(threads);
                 AddError::Ending
             }
             Err(error) => {
@@ -270,13 +290,30 @@ impl Bridge {
         Err(error)
     }
 
+    /// A learning bridge has a port more, or less, of which it forgets what it has learned.
+    fn set_port(&self, state: &mut State, port: PortId, keys: Option<&BridgeKeys>) {
+        if self.wiring.forward != ForwardMode::Bridge {
+            return;
+        }
+        state.ports.set(port, keys.cloned());
+        let ports = Arc::new(state.ports.clone());
+        for worker in &self.workers {
+            worker.inbox.post(Command::SetPorts(Arc::clone(&ports)));
+        }
+    }
+
+    /// The addresses that a learning bridge knows, and for how many seconds each was silent.
+    pub fn macs(&self) -> Vec<(Learned, u32)> {
+        self.learned.list()
+    }
+
     /// Make the port's queues, give them to the workers, and let frontends come.
     fn connect(
         &self,
         port: PortId,
         spec: &PortSpec,
         counters: &PortCounters,
-    ) -> Result<Option<VhostPort>, OpenPortError> {
+    ) -> Result<Threads, OpenPortError> {
         let output = self.wiring.output(port, self.lock().pairs);
         let mut queues = Queues::open(port, spec, counters, output)?;
         let (receiver, sender) = self.inboxes(port);
@@ -286,10 +323,17 @@ impl Bridge {
         }
         sender.post(Command::AddOutput { port, output: Box::new(queues.output) });
         receiver.post(Command::AddReceivers(queues.receivers));
-        let PortKind::Vhost(vhost) = &spec.kind else { return Ok(None) };
-        let rings = PortRings::new(port, Arc::clone(sender), Arc::clone(receiver));
-        let vhost = VhostPort::open(&counters.journal, vhost, rings);
-        vhost.map(Some).map_err(|source| OpenPortError::Vhost { name: spec.name.clone(), source })
+        let name = || spec.name.clone();
+        if let PortKind::Vhost(vhost) = &spec.kind {
+            let rings = PortRings::new(port, Arc::clone(sender), Arc::clone(receiver));
+            let vhost = VhostPort::open(&counters.journal, vhost, rings);
+            let opened = vhost.map(Threads::Vhost);
+            return opened.map_err(|source| OpenPortError::Vhost { name: name(), source });
+        }
+        let queues = PortQueues::new(port, receiver, sender);
+        let nic = NicPort::open(&counters.journal, &spec.kind, queues);
+        let nic = nic.map_err(|source| OpenPortError::Nic { name: name(), source })?;
+        Ok(nic.map_or(Threads::None, Threads::Nic))
     }
 
     /// Take the port's queues from the workers. What is received goes first, so that nothing
@@ -316,27 +360,30 @@ impl Bridge {
     /// # Errors
     /// There is no such port, or somebody is at it.
     pub fn remove_port(&self, name: &str) -> Result<PortTotals, RemoveError> {
-        let (port, vhost) = {
+        let (port, threads) = {
             let mut state = self.lock();
             let port = state.slots.find(name)?;
             let phase = state.slots.get_mut(port).map(|slot| &mut slot.phase);
             match phase {
-                Some(Phase::Open(vhost)) => {
-                    let vhost = vhost.take();
+                Some(Phase::Open(threads)) => {
+                    let threads = std::mem::take(threads);
                     if let Some(slot) = state.slots.get_mut(port) {
                         slot.phase = Phase::Closing;
                     }
-                    (port, vhost)
+                    (port, threads)
                 }
                 _ => return Err(RemoveError::Busy(name.into())),
             }
         };
+        self.set_port(&mut self.lock(), port, None);
         // While its workers can give the rings back.
-        let ended = vhost.is_none_or(VhostPort::stop);
+        let ended = threads.stop();
         self.disconnect(port);
         if !ended {
             return Err(RemoveError::Stuck(name.into()));
         }
+        // What came meanwhile was learned again.
+        self.learned.table.forget(port);
         let slot = self.lock().slots.take(port);
         let slot = slot.ok_or_else(|| RemoveError::NoPort(name.into()))?;
         slot.counters.journal.tell(Event::Deleted { slot: port });
@@ -387,23 +434,23 @@ impl Bridge {
     /// End everything; the final counters. Ports that come and go at this moment are ended by
     /// who is at them.
     pub fn stop(&self) -> Snapshot {
-        let (vhosts, threads) = {
+        let (ports, workers) = {
             let mut state = self.lock();
             state.ending = true;
-            let vhosts: Vec<_> = state
+            let ports: Vec<_> = state
                 .slots
                 .iter_mut()
                 .filter_map(|slot| match &mut slot.phase {
-                    Phase::Open(vhost) => vhost.take(),
+                    Phase::Open(threads) => Some(std::mem::take(threads)),
                     Phase::Opening | Phase::Closing => None,
                 })
                 .collect();
-            (vhosts, std::mem::take(&mut state.threads))
+            (ports, std::mem::take(&mut state.threads))
         };
         // Sessions first, while there are workers to give their rings back.
-        drop(vhosts);
+        drop(ports);
         self.workers.iter().for_each(|worker| worker.inbox.post(Command::Quit));
-        for thread in threads {
+        for thread in workers {
             if thread.join().is_err() {
                 tracing::error!("a worker panicked");
             }

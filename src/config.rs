@@ -6,10 +6,15 @@
 
 #![forbid(unsafe_code)]
 
+mod bridge;
 pub mod files;
 pub mod port;
 pub mod values;
 
+pub use bridge::{BridgeKeys, Vlan};
+
+use crate::sys::packet_socket::RingSize;
+use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,6 +25,8 @@ pub struct PortSpec {
     pub name: String,
     /// What it is.
     pub kind: PortKind,
+    /// What it is to a learning bridge.
+    pub bridge: BridgeKeys,
 }
 
 /// The kinds of port.
@@ -29,6 +36,10 @@ pub enum PortKind {
     Vhost(VhostSpec),
     /// Packets from a file, and to one.
     Pcap(PcapSpec),
+    /// A TAP interface.
+    Tap(TapSpec),
+    /// Any interface, by packet sockets.
+    AfPacket(AfPacketSpec),
     /// Receives nothing, discards what it is sent.
     Null,
 }
@@ -42,12 +53,28 @@ pub struct VhostSpec {
     pub client: bool,
     /// Queue pairs offered.
     pub queues: u16,
-    /// Offer mergeable receive buffers.
-    pub mrg_rxbuf: bool,
+    /// Features that are offered unless they are switched off.
+    pub offer: Offer,
     /// Permissions of the socket file.
     pub mode: Option<u32>,
     /// Owner of the socket file: user and group id.
     pub owner: Option<(u32, Option<u32>)>,
+}
+
+/// Features that a port offers, whoever connects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offer {
+    /// Mergeable receive buffers.
+    pub mrg_rxbuf: bool,
+    /// Checksums that somebody else makes, in both directions.
+    pub csum: bool,
+    /// TCP packets that somebody else cuts, in both directions; not without `csum`.
+    pub tso: bool,
+}
+
+impl Offer {
+    /// All there are.
+    pub const ALL: Offer = Offer { mrg_rxbuf: true, csum: true, tso: true };
 }
 
 /// A pcap port.
@@ -59,6 +86,53 @@ pub struct PcapSpec {
     pub output: Option<PathBuf>,
     /// Start over at the end of the input.
     pub repeat: bool,
+    /// Packets a second; as fast as they are taken, if it is not given.
+    pub rate: Option<u64>,
+}
+
+/// A TAP port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TapSpec {
+    /// The interface; it is made if it is not there.
+    pub interface: String,
+    /// Queues that the host spreads its flows over.
+    pub queues: u16,
+    /// The number of an open fd of the interface, instead of opening it.
+    pub fd: Option<RawFd>,
+}
+
+/// A port of packet sockets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AfPacketSpec {
+    /// The interface.
+    pub interface: String,
+    /// Receive rings that flows are spread over.
+    pub queues: u16,
+    /// How large each ring is.
+    pub ring: RingSize,
+}
+
+impl PortKind {
+    /// Which kind this is, as it is written.
+    pub fn name(&self) -> &'static str {
+        match self {
+            PortKind::Vhost(_) => "vhost",
+            PortKind::Pcap(_) => "pcap",
+            PortKind::Tap(_) => "tap",
+            PortKind::AfPacket(_) => "af_packet",
+            PortKind::Null => "null",
+        }
+    }
+
+    /// How many queues it has in each direction.
+    pub fn queues(&self) -> u16 {
+        match self {
+            PortKind::Vhost(vhost) => vhost.queues,
+            PortKind::Tap(tap) => tap.queues,
+            PortKind::AfPacket(socket) => socket.queues,
+            PortKind::Pcap(_) | PortKind::Null => 1,
+        }
+    }
 }
 
 /// Forwarding modes, with testpmd's meanings.
@@ -76,6 +150,8 @@ pub enum ForwardMode {
     TxOnly,
     /// Answer ARP requests and ICMP echo requests.
     IcmpEcho,
+    /// To where the destination was seen last, else to all.
+    Bridge,
 }
 
 /// How a worker waits.
@@ -94,6 +170,8 @@ pub struct RunConfig {
     pub ports: Vec<PortSpec>,
     /// How packets go from port to port.
     pub forward: ForwardMode,
+    /// How long `bridge` knows an address that is silent.
+    pub aging: Duration,
     /// Frame bytes without FCS for `txonly`: 14 to 65535.
     pub size: usize,
     /// A worker each: the CPU to pin it to, if any. At least one.

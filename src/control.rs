@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod nic;
 mod rings;
 
 use crate::config::VhostSpec;
@@ -15,6 +16,7 @@ use crate::journal::{Event, Journal};
 use crate::sys::socket_file::{SocketFile, SocketFileError, check_path};
 use crate::sys::{self, bell, unix};
 use crate::vhost_user::{Device, MAX_QUEUES, Rings, run_session};
+pub use nic::{NicError, NicPort, PortQueues};
 pub use rings::PortRings;
 use std::fs::{Permissions, set_permissions};
 use std::io::{self, ErrorKind};
@@ -89,11 +91,8 @@ impl VhostPort {
             (Some(socket), Source::listen(listener, &stop)?)
         };
         let journal = Arc::clone(journal);
-        let device = Device {
-            journal: Arc::clone(&journal),
-            queues: spec.queues,
-            mrg_rxbuf: spec.mrg_rxbuf,
-        };
+        let device =
+            Device { journal: Arc::clone(&journal), queues: spec.queues, offer: spec.offer };
         let server = Server { device, rings, stop: Arc::clone(&stop) };
         let (running, ended) = mpsc::channel();
         let thread = std::thread::Builder::new().name("vhost".into()).spawn(move || {

@@ -42,11 +42,21 @@ pub enum Reason {
     OutputError,
     /// The frame is longer than the output's MTU allows.
     Mtu,
+    /// The interface had no room for it before it could be received.
+    Missed,
+    /// The virtio-net header contradicts the packet: what it asks to be done cannot be.
+    BadOffload,
+    /// Bridge: the frame's VLAN is none of its port's.
+    Vlan,
+    /// Bridge: the source address is a group's, or is written down for another port.
+    BadSource,
+    /// Bridge: an address that no bridge forwards (01:80:C2:00:00:00 to 0F).
+    Reserved,
 }
 
 impl Reason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Reason; 15] = [
+    pub const ALL: [Reason; 20] = [
         Reason::NoBuffers,
         Reason::NotConnected,
         Reason::Disabled,
@@ -62,6 +72,11 @@ impl Reason {
         Reason::NoHeader,
         Reason::OutputError,
         Reason::Mtu,
+        Reason::Missed,
+        Reason::BadOffload,
+        Reason::Vlan,
+        Reason::BadSource,
+        Reason::Reserved,
     ];
 
     /// The name in tables, JSON and logs.
@@ -82,6 +97,11 @@ impl Reason {
             Reason::NoHeader => "no_header",
             Reason::OutputError => "output_error",
             Reason::Mtu => "mtu",
+            Reason::Missed => "missed",
+            Reason::BadOffload => "bad_offload",
+            Reason::Vlan => "vlan",
+            Reason::BadSource => "bad_source",
+            Reason::Reserved => "reserved",
         }
     }
 }

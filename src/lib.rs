@@ -29,14 +29,15 @@
 //! run → ctl, bridge, sys
 //! ctl → bridge, sys                      the control socket, both ends
 //! bridge → control, worker, port, forward, stats, packet, sys
-//! control → vhost_user, worker, virtio, sys      sockets; threads; who runs which ring
+//! control → vhost_user, worker, port, virtio, sys sockets; interfaces; threads; who runs what
 //! worker → port, forward, stats, virtio, packet, arch, sys
-//! port → virtio (vhost port only), packet, wire
-//! forward → packet, wire
+//! port → virtio (vhost port only), offload, packet, wire, sys (interfaces)
+//! forward → packet, wire, arch (the clock)
 //! vhost_user → virtio, memory, wire, sys messages of one session
 //! frontend → virtio (ordering, limits), packet (limits), arch, sys
 //! reference → virtio (header length), packet, wire, arch, sys
-//! virtio → memory, packet, wire, sys (bell), arch
+//! virtio → memory, offload, packet, wire, sys (bell), arch
+//! offload ↔ packet; offload → wire
 //! packet, sys, memory → arch
 //! config → packet, sys (limits)
 //! counters, journal, arch, wire, plot → nothing
@@ -77,6 +78,7 @@ pub mod frontend;
 pub mod guest;
 pub mod journal;
 pub mod memory;
+pub mod offload;
 pub mod packet;
 pub mod plot;
 pub mod port;

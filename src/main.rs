@@ -46,6 +46,10 @@ fn log_to_stderr(level: Level) {
 fn dispatch(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Run(config) => Ok(run::run(&config)?),
+        Command::Say(text) => {
+            sys::print(&text);
+            Ok(())
+        }
         Command::Ctl(args) => Ok(ctl::run(&args)?),
         Command::Guest(args) => Ok(guest::run(&args)?),
         Command::Sweep(args) => Ok(sweep::run(&args)?),

@@ -7,6 +7,8 @@
 //! [`Packets::new`].
 
 use crate::arch;
+use crate::counters::Reason;
+use crate::offload::Offload;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -70,6 +72,10 @@ pub struct Packets {
     len: usize,
     tails_len: usize,
     bytes: usize,
+    /// What is left to be done to each packet, if anything is to any; so that a push writes
+    /// nothing here.
+    offloads: [Offload; BURST],
+    has_offloads: bool,
 }
 
 // SAFETY: the segments are plain addresses that are only used while the burst borrows the
@@ -94,6 +100,8 @@ impl Packets {
             len: 0,
             tails_len: 0,
             bytes: 0,
+            offloads: [Offload::default(); BURST],
+            has_offloads: false,
         }
     }
 
@@ -103,6 +111,45 @@ impl Packets {
         self.len = 0;
         self.tails_len = 0;
         self.bytes = 0;
+        self.has_offloads = false;
+    }
+
+    /// Is there anything left to be done to any packet?
+    #[inline]
+    pub fn has_offloads(&self) -> bool {
+        self.has_offloads
+    }
+
+    /// What is left to be done to packet `i`.
+    #[inline]
+    pub fn offload(&self, i: usize) -> Offload {
+        if self.has_offloads { self.offloads[..self.len][i] } else { Offload::default() }
+    }
+
+    /// What is left to be done to the packet that was pushed last, as its virtio-net header says.
+    /// Who asks for one packet asks for all of the burst.
+    ///
+    /// # Errors
+    /// The header contradicts the packet, which is forgotten.
+    #[inline]
+    pub fn offload_last(
+        &mut self,
+        check: impl FnOnce(&[u8], usize) -> Result<Offload, Reason>,
+    ) -> Result<(), Reason> {
+        let last = self.len - 1;
+        match check(self.head(last), self.packet_len(last)) {
+            Ok(offload) => {
+                self.offloads[last] = offload;
+                self.has_offloads |= !offload.is_nothing();
+                Ok(())
+            }
+            Err(reason) => {
+                self.bytes -= self.packet_len(last);
+                self.tails_len -= usize::from(self.meta[last].segments);
+                self.len = last;
+                Err(reason)
+            }
+        }
     }
 
     /// Number of packets.
@@ -242,6 +289,12 @@ impl Packets {
         }
     }
 
+    /// Forget all packets, and let go of the lent buffer.
+    pub(crate) fn take_back(&mut self) {
+        self.clear();
+        self.lent = None;
+    }
+
     /// A packet that is `range` of the lent buffer (which panics if it is not in there, like
     /// any slice). There is room for a packet, and it is at most [`MAX_PACKET`] long.
     #[inline]
@@ -292,6 +345,81 @@ impl Packets {
         self.meta[self.len] = meta;
         self.len += 1;
         self.bytes += len;
+    }
+}
+
+/// Packets of a burst with other tags: for outputs that want them so.
+///
+/// The heads are copied, the tails stay where they are.
+pub struct Retagged(Packets);
+
+impl Default for Retagged {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Retagged {
+    /// Room for a burst.
+    pub fn new() -> Self {
+        Retagged(Packets::new())
+    }
+
+    /// Call `send` with the packets that `which` numbers, in order, each without the tag that it
+    /// has if `pop`, and with `tag` (TCI) if there is one. They are Ethernet frames, tagged if
+    /// `pop`. Returns how many are left out: those in more segments than a burst has.
+    pub fn with(
+        &mut self,
+        packets: &Packets,
+        which: &[u8],
+        (pop, tag): (bool, Option<u16>),
+        mut send: impl FnMut(&Packets, &[u8]),
+    ) -> u64 {
+        let tag = tag.map(|tci| u32::from(tci) | 0x8100 << 16).map(u32::to_be_bytes);
+        let tag = tag.as_ref().map_or(&[][..], |tag| tag);
+        let mut left_out = 0;
+        let edited = &mut self.0;
+        edited.clear();
+        for &i in which {
+            // A head that was full and grows has a segment more.
+            let segments = packets.tail(i as usize).len() + 1;
+            if edited.tails_len + segments > SEGMENTS {
+                send(edited, &ALL[..edited.len()]);
+                edited.clear();
+            }
+            if segments > SEGMENTS {
+                left_out += 1;
+            } else {
+                edited.push_retagged((packets, i as usize), pop, tag);
+            }
+        }
+        send(edited, &ALL[..edited.len()]);
+        // What was pushed lies in heads of others.
+        edited.clear();
+        left_out
+    }
+}
+
+impl Packets {
+    /// Packet `i` of others, with another tag. There is room for it; it is forgotten before
+    /// they are.
+    fn push_retagged(&mut self, (packets, i): (&Packets, usize), pop: bool, tag: &[u8]) {
+        const MACS: usize = 12;
+        let cut = if pop { 4 } else { 0 };
+        let (macs, rest) = packets.head(i).split_at(MACS);
+        let rest = rest.get(cut..).unwrap_or_default();
+        let piece = |part: &[u8]| Segment { ptr: part.as_ptr(), len: part.len() as u32 };
+        let mut pieces = arrayvec::ArrayVec::<Segment, { SEGMENTS + 3 }>::new_const();
+        pieces.extend([piece(macs), piece(tag), piece(rest)]);
+        pieces.extend(packets.tail(i).iter().copied());
+        // SAFETY: heads are private memory of `packets`, tails valid until its burst is completed;
+        // the caller forgets this packet before. Addresses and tag are copied to the head.
+        unsafe { self.push_scattered(&pieces) };
+        if packets.has_offloads() {
+            let moved = packets.offload(i).moved(tag.len() as i16 - cut as i16);
+            // It was checked when it came.
+            let _ = self.offload_last(|_, _| Ok(moved));
+        }
     }
 }
 

@@ -2,10 +2,14 @@
 //! signal, the limit of open files, an owned epoll fd, a memfd, a stdout that may be closed, the rate of the cycle counter.
 //!
 //! Promises: safe functions with checked results. Sockets are in [`unix`], their files in
-//! [`socket_file`], eventfds of others in [`bell`].
+//! [`socket_file`], eventfds of others in [`bell`]; interfaces are in [`netif`], [`tap`] and
+//! [`packet_socket`].
 
 pub mod bell;
+pub mod netif;
+pub mod packet_socket;
 pub mod socket_file;
+pub mod tap;
 pub mod unix;
 
 use crate::arch;
@@ -72,6 +76,11 @@ pub fn raise_file_limit() -> io::Result<()> {
         }
     };
     if done { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What a system call that answers -1 for an error has done.
+fn check(rc: libc::c_int) -> io::Result<()> {
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// A new epoll instance, owned.

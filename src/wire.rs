@@ -15,7 +15,7 @@ pub const VLAN: usize = 4;
 /// Bytes of an IPv4 header without options.
 pub const IPV4: usize = 20;
 /// Bytes of an IPv6 header.
-const IPV6: usize = 40;
+pub const IPV6: usize = 40;
 /// Bytes of a UDP header.
 pub const UDP: usize = 8;
 /// Bytes of an ARP packet for IPv4 over Ethernet.
@@ -28,7 +28,7 @@ pub const ETHERTYPE_ARP: u16 = 0x0806;
 /// Ethertype of reverse ARP.
 const ETHERTYPE_RARP: u16 = 0x8035;
 /// Ethertype of IPv6.
-const ETHERTYPE_IPV6: u16 = 0x86DD;
+pub const ETHERTYPE_IPV6: u16 = 0x86DD;
 /// Ethertype for local experiments (IEEE 802, 9.2.3.4): nobody else's packets.
 pub const ETHERTYPE_EXPERIMENT: u16 = 0x88B5;
 /// Ethertypes that announce a VLAN tag: customer (802.1Q), service (802.1ad).
@@ -69,7 +69,7 @@ pub fn rarp(mac: Mac) -> [u8; SHORTEST] {
 
 /// Big-endian 16 bits at `at`.
 #[inline]
-fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+pub fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk().map(|b| u16::from_be_bytes(*b))
 }
 
@@ -153,12 +153,19 @@ pub fn put_ipv4(out: &mut [u8; IPV4], total_len: u16, protocol: u8, src: [u8; 4]
 /// The internet checksum of `bytes` (RFC 1071): what goes into a checksum field that was zero
 /// while it was computed. Over bytes that contain a right checksum it is 0.
 fn checksum(bytes: &[u8]) -> u16 {
-    let (pairs, odd) = bytes.as_chunks::<2>();
-    let mut sum: u64 = pairs.iter().map(|pair| u64::from(u16::from_be_bytes(*pair))).sum();
+    !fold(sum(bytes))
+}
+
+/// The sum of `bytes` as 16-bit words, the last one padded with zero, as [`fold`] takes it.
+pub fn sum(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<4>();
+    let mut sum: u64 = words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum();
+    let (pairs, odd) = rest.as_chunks::<2>();
+    sum += pairs.iter().map(|pair| u64::from(u16::from_be_bytes(*pair))).sum::<u64>();
     if let [last] = odd {
         sum += u64::from(*last) << 8;
     }
-    !fold(sum)
+    sum
 }
 
 /// The checksum after a 16-bit field under it changed from `old` to `new` (RFC 1624, equation
@@ -174,7 +181,7 @@ pub fn update_checksum(sum: u16, old: u16, new: u16) -> u16 {
 }
 
 /// Add the carries back in until there are none.
-fn fold(mut sum: u64) -> u16 {
+pub fn fold(mut sum: u64) -> u16 {
     while sum > 0xFFFF {
         sum = (sum >> 16) + (sum & 0xFFFF);
     }

@@ -18,7 +18,7 @@ pub struct PortInfo {
     pub slot: PortId,
     /// Its name.
     pub name: String,
-    /// `vhost`, `pcap` or `null`.
+    /// As it is written: `vhost`, `tap`, …
     pub kind: &'static str,
     /// Queue pairs that it offers.
     pub queues: u16,
@@ -35,18 +35,17 @@ impl PortInfo {
     /// Of the port in `slot`.
     pub(super) fn new(port: PortId, slot: &Slot, partner: Option<PortId>) -> Self {
         let mut status = slot.counters.journal.status();
-        let (kind, queues, client) = match &slot.spec.kind {
-            PortKind::Vhost(vhost) => ("vhost", vhost.queues, vhost.client),
-            PortKind::Pcap(_) => ("pcap", 1, false),
-            PortKind::Null => ("null", 1, false),
-        };
-        status.link |= kind != "vhost";
-        let why_down = (!status.link).then(|| why_down(&status, client));
+        let kind = &slot.spec.kind;
+        status.link |= matches!(kind, PortKind::Pcap(_) | PortKind::Null);
+        let why_down = (!status.link).then(|| match kind {
+            PortKind::Vhost(vhost) => why_down(&status, vhost.client),
+            _ => "the interface is down, has no carrier, or is gone".into(),
+        });
         PortInfo {
             slot: port,
             name: slot.spec.name.clone(),
-            kind,
-            queues,
+            kind: kind.name(),
+            queues: kind.queues(),
             partner,
             why_down,
             status,

@@ -8,7 +8,7 @@ use super::OpenPortError;
 use crate::config::{PortKind, PortSpec};
 use crate::forward::{MAX_PORTS, PortId};
 use crate::port::generator::Generator;
-use crate::port::{RxQueue, TxQueue, pcap, vhost};
+use crate::port::{RxQueue, TxQueue, nic, pcap, vhost};
 use crate::stats::PortCounters;
 use crate::worker::Receiver;
 use std::sync::Arc;
@@ -21,11 +21,6 @@ pub struct Queues {
     pub output: TxQueue,
 }
 
-/// How many queue pairs a port has.
-pub fn pairs(spec: &PortSpec) -> u16 {
-    if let PortKind::Vhost(vhost) = &spec.kind { vhost.queues } else { 1 }
-}
-
 impl Queues {
     /// Of port `port`, which is counted in `counters` and sends to `output`.
     pub fn open(
@@ -35,8 +30,7 @@ impl Queues {
         output: Option<PortId>,
     ) -> Result<Self, OpenPortError> {
         let receiver = |pair: usize, queue, paced_by| {
-            let counters = Arc::clone(&counters.rx[pair]);
-            Receiver { port, pair, queue, counters, paced_by }
+            Receiver::new((port, pair), queue, &counters.rx[pair], paced_by)
         };
         Ok(match &spec.kind {
             PortKind::Vhost(_) => {
@@ -46,7 +40,7 @@ impl Queues {
                 Queues { receivers, output: TxQueue::Vhost(vhost::TxQueue::new(&counters.tx)) }
             }
             PortKind::Pcap(pcap) => {
-                let reader = pcap::Reader::open(&pcap.input, pcap.repeat)?;
+                let reader = pcap::Reader::open(&pcap.input, pcap.repeat, pcap.rate)?;
                 let writer = pcap::Writer::create(pcap.output.as_deref())?;
                 for (reason, n) in reader.refused() {
                     counters.rx[0].lost(reason, n);
@@ -56,6 +50,14 @@ impl Queues {
                     receivers: vec![receiver(0, queue, output)],
                     output: TxQueue::Pcap(writer, Arc::clone(&counters.tx[0])),
                 }
+            }
+            // What they receive from and send to comes later, as a vhost port's rings do.
+            PortKind::Tap(_) | PortKind::AfPacket(_) => {
+                let queue = |counters| RxQueue::Nic(nic::RxQueue::new(Arc::clone(counters)));
+                let queues = counters.rx.iter().map(queue).enumerate();
+                let receivers = queues.map(|(pair, queue)| receiver(pair, queue, output)).collect();
+                let counters = Arc::clone(&counters.tx[0]);
+                Queues { receivers, output: TxQueue::Nic(nic::TxQueue::new(counters)) }
             }
             PortKind::Null => {
                 Queues { receivers: Vec::new(), output: TxQueue::Null(Arc::clone(&counters.tx[0])) }
@@ -67,11 +69,6 @@ impl Queues {
 /// The generator that feeds `port` with frames of `size` bytes. Its packets are counted where
 /// they arrive, not where they are made.
 pub fn generator(port: PortId, size: usize) -> Receiver {
-    Receiver {
-        port: MAX_PORTS + port,
-        pair: 0,
-        queue: RxQueue::Generator(Generator::new(size)),
-        counters: Arc::default(),
-        paced_by: Some(port),
-    }
+    let queue = RxQueue::Generator(Generator::new(size));
+    Receiver::new((MAX_PORTS + port, 0), queue, &Arc::default(), Some(port))
 }

@@ -9,7 +9,7 @@
 use super::{AddError, RemoveError};
 use crate::config::PortSpec;
 use crate::config::files::Files;
-use crate::control::VhostPort;
+use crate::control::{NicPort, VhostPort};
 use crate::forward::{MAX_PORTS, PortId};
 use crate::stats::PortCounters;
 
@@ -29,10 +29,36 @@ pub struct Slot {
 pub enum Phase {
     /// On its way.
     Opening,
-    /// Here; with its sessions, if it is a vhost port.
-    Open(Option<VhostPort>),
+    /// Here; with the threads that it needs.
+    Open(Threads),
     /// On its way out.
     Closing,
+}
+
+/// The threads that a port has of its own.
+#[derive(Debug, Default)]
+pub enum Threads {
+    /// None.
+    #[default]
+    None,
+    /// Its sessions.
+    Vhost(VhostPort),
+    /// Who watches its interface.
+    Nic(NicPort),
+}
+
+impl Threads {
+    /// End them. False if one hangs.
+    pub fn stop(self) -> bool {
+        match self {
+            Threads::Vhost(vhost) => vhost.stop(),
+            Threads::Nic(nic) => {
+                nic.stop();
+                true
+            }
+            Threads::None => true,
+        }
+    }
 }
 
 /// All ports.

@@ -42,7 +42,7 @@ impl Wiring {
         match self.forward {
             ForwardMode::Io | ForwardMode::Mac | ForwardMode::MacSwap => Some(pairs.of(port)),
             ForwardMode::IcmpEcho => Some(port),
-            ForwardMode::RxOnly | ForwardMode::TxOnly => None,
+            ForwardMode::RxOnly | ForwardMode::TxOnly | ForwardMode::Bridge => None,
         }
     }
 

@@ -32,6 +32,8 @@ enum CtlCommand {
     Ports,
     /// Print the totals, and the rates of this moment
     Stats,
+    /// The addresses that --forward bridge knows
+    Macs,
     /// Add or delete a port
     #[command(subcommand, arg_required_else_help = false)]
     Port(PortCommand),
@@ -69,6 +71,7 @@ impl CtlFlags {
         let request = match self.request {
             CtlCommand::Ports => Request::Ports { text },
             CtlCommand::Stats => Request::Stats { text },
+            CtlCommand::Macs => Request::Macs { text },
             CtlCommand::Port(PortCommand::Add { spec }) => Request::PortAdd { spec },
             CtlCommand::Port(PortCommand::Del { name }) => Request::PortDel { name },
             CtlCommand::Link { name } => Request::Link { name, text },
@@ -101,6 +104,7 @@ mod tests {
             ("ports", Request::Ports { text: true }),
             ("ports --json", Request::Ports { text: false }),
             ("--json stats", Request::Stats { text: false }),
+            ("macs", Request::Macs { text: true }),
             ("port add vhost:/tmp/a.sock,queues=2", Request::PortAdd { spec }),
             ("port del null", Request::PortDel { name: name.clone() }),
             ("link null", Request::Link { name, text: true }),
@@ -128,8 +132,8 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said_before_anybody_is_asked() {
-        let spec = complaint("ctl port add tap:x");
-        assert!(spec.contains("there is no port kind 'tap'"), "{spec}");
+        let spec = complaint("ctl port add tun:x");
+        assert!(spec.contains("there is no port kind 'tun'"), "{spec}");
         let none = complaint("ctl");
         assert!(none.contains("requires a subcommand"), "{none}");
     }

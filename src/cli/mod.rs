@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod ctl;
+pub mod file;
 mod guest;
 mod plot;
 mod run;
@@ -60,7 +61,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Flags {
-    Run(run::RunFlags),
+    Run(run::RunArgs),
+    Check(run::CheckArgs),
     Ctl(ctl::CtlFlags),
     Guest(guest::GuestFlags),
     Sweep(sweep::SweepFlags),
@@ -72,6 +74,8 @@ enum Flags {
 pub enum Command {
     /// Bridge ports.
     Run(RunConfig),
+    /// Say this.
+    Say(String),
     /// Ask a bridge that runs.
     Ctl(CtlArgs),
     /// Be a guest.
@@ -106,11 +110,23 @@ pub enum UsageError {
     /// A flag or its value, as `clap` and the parsers in this module's files say it.
     #[error("{0}")]
     Flag(String),
+    /// A bridge of nothing.
+    #[error("no port is given; give at least one, like -p vhost:/tmp/vm0.sock; see --help")]
+    NoPort,
     /// Other modes make no frames.
     #[error(
         "--size is the size of the frames that --forward txonly makes; give both or leave it out"
     )]
     SizeOfNothing,
+    /// Other modes learn nothing.
+    #[error("--aging is for --forward bridge; give both or leave it out")]
+    AgingOfNothing,
+    /// Nor do they know of VLANs.
+    #[error("{0} has vlan=, trunk=, isolated, macs= or mac=, which are for --forward bridge")]
+    NoBridge(String),
+    /// A transmit queue has one worker.
+    #[error("--forward bridge has one worker; leave out --workers, and give one CPU at most")]
+    BridgeWorkers,
     /// More than a bridge has numbers for.
     #[error("{0} ports; a bridge has at most {MAX_PORTS}")]
     TooManyPorts(usize),
@@ -145,6 +161,9 @@ pub enum UsageError {
     /// A file or a socket.
     #[error(transparent)]
     File(#[from] FileError),
+    /// A configuration file.
+    #[error(transparent)]
+    ConfigFile(#[from] file::ConfigFileError),
     /// A guest drives one port or two.
     #[error("{0} sockets; a guest drives one or two")]
     Sockets(usize),
@@ -176,7 +195,8 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Sto
         (false, _) => Level::TRACE,
     };
     let command = match cli.command {
-        Flags::Run(flags) => flags.check().map(Command::Run),
+        Flags::Run(args) => args.check().map(Command::Run),
+        Flags::Check(args) => args.check().map(Command::Say),
         Flags::Ctl(flags) => Ok(Command::Ctl(flags.check())),
         Flags::Guest(flags) => flags.check().map(Command::Guest),
         Flags::Sweep(flags) => flags.check().map(Command::Sweep),
@@ -263,16 +283,13 @@ pub(crate) mod tests {
             (
                 "",
                 "'ringbridge' requires a subcommand but one was not provided \
-                 [subcommands: run, ctl, guest, sweep, plot, help]; see --help",
+                 [subcommands: run, check, ctl, guest, sweep, plot, help]; see --help",
             ),
             (
                 "swep",
                 "unrecognized subcommand 'swep'; a similar subcommand exists: 'sweep'; see --help",
             ),
-            (
-                "run",
-                "the following required arguments were not provided: --port <PORT>; see --help",
-            ),
+            ("run", "no port is given; give at least one, like -p vhost:/tmp/vm0.sock; see --help"),
             (
                 "run -p null --brust 3",
                 "unexpected argument '--brust' found; a similar argument exists: '--burst'; \

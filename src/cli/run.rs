@@ -4,9 +4,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::{UsageError, values};
+use super::{UsageError, file, values};
 use crate::config::files::{FileError, Files};
-use crate::config::{ForwardMode, PollMode, PortSpec, RunConfig, files, port};
+use crate::config::{BridgeKeys, ForwardMode, PollMode, PortSpec, RunConfig, files, port};
 use crate::forward::MAX_PORTS;
 use crate::packet::BURST;
 use clap::ValueEnum;
@@ -14,17 +14,43 @@ use clap::builder::PossibleValue;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// As IEEE 802.1Q recommends.
+const AGING: Duration = Duration::from_mins(5);
+
 /// Bridge ports until stopped
 ///
 /// Runs until SIGINT, SIGTERM or --duration, then prints the totals.
 #[derive(Debug, clap::Args)]
+pub struct RunArgs {
+    /// Take all options from this file instead; `ringbridge check --example` shows one
+    #[arg(short, long, value_name = "FILE", conflicts_with = "RunFlags")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    flags: RunFlags,
+}
+
+/// Check a configuration file, and run nothing
+#[derive(Debug, clap::Args)]
+pub struct CheckArgs {
+    /// The file
+    #[arg(value_name = "FILE", required_unless_present = "example")]
+    file: Option<PathBuf>,
+    /// Print a file with every key instead
+    #[arg(long, conflicts_with = "file")]
+    example: bool,
+}
+
+/// What both have in common: the options, as flags or as keys of a file.
+#[derive(Debug, clap::Args)]
 pub struct RunFlags {
-    #[arg(short, long = "port", value_name = "PORT", required = true,
-          value_parser = port::parse, help = port::HELP)]
+    #[arg(short, long = "port", value_name = "PORT", value_parser = port::parse, help = port::HELP)]
     ports: Vec<PortSpec>,
     /// How packets go from port to port
     #[arg(long, value_name = "MODE", value_enum, default_value = "io")]
     forward: ForwardMode,
+    /// How long bridge knows an address that is silent; by default 5m
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    aging: Option<Duration>,
     /// Frame bytes, without FCS, that txonly sends; by default 64
     #[arg(long, value_name = "BYTES", value_parser = values::size)]
     size: Option<usize>,
@@ -65,8 +91,8 @@ fn burst(text: &str) -> Result<usize, values::ValueError> {
 
 impl ValueEnum for ForwardMode {
     fn value_variants<'a>() -> &'a [Self] {
-        use ForwardMode::{IcmpEcho, Io, Mac, MacSwap, RxOnly, TxOnly};
-        &[Io, Mac, MacSwap, RxOnly, TxOnly, IcmpEcho]
+        use ForwardMode::{Bridge, IcmpEcho, Io, Mac, MacSwap, RxOnly, TxOnly};
+        &[Io, Mac, MacSwap, RxOnly, TxOnly, IcmpEcho, Bridge]
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
@@ -80,6 +106,7 @@ impl ValueEnum for ForwardMode {
             ForwardMode::RxOnly => ("rxonly", "Receive and count"),
             ForwardMode::TxOnly => ("txonly", "Send frames of --size bytes to every port"),
             ForwardMode::IcmpEcho => ("icmpecho", "Answer ARP requests and pings"),
+            ForwardMode::Bridge => ("bridge", "To where the address was seen last, else to all"),
         };
         Some(PossibleValue::new(name).help(help))
     }
@@ -99,11 +126,48 @@ impl ValueEnum for PollMode {
     }
 }
 
+impl RunArgs {
+    /// Check what clap cannot.
+    pub fn check(self) -> Result<RunConfig, UsageError> {
+        match self.config {
+            Some(path) => Ok(file::read(&path)?),
+            None => self.flags.check(),
+        }
+    }
+}
+
+impl CheckArgs {
+    /// What there is to say.
+    pub fn check(self) -> Result<String, UsageError> {
+        let Some(path) = self.file else { return Ok(file::EXAMPLE.into()) };
+        let config = file::read(&path)?;
+        let forward = config.forward.to_possible_value();
+        let forward = forward.as_ref().map_or("", PossibleValue::get_name);
+        let (ports, workers) = (config.ports.len(), config.workers.len());
+        let path = path.display();
+        Ok(format!("{path} is right: {ports} port(s), {forward}, {workers} worker(s)\n"))
+    }
+}
+
 impl RunFlags {
     /// Check what clap cannot.
     pub fn check(self) -> Result<RunConfig, UsageError> {
+        if self.ports.is_empty() {
+            return Err(UsageError::NoPort);
+        }
         if self.size.is_some() && self.forward != ForwardMode::TxOnly {
             return Err(UsageError::SizeOfNothing);
+        }
+        let bridge = self.forward == ForwardMode::Bridge;
+        if self.aging.is_some() && !bridge {
+            return Err(UsageError::AgingOfNothing);
+        }
+        if let Some(port) = self.ports.iter().find(|p| !bridge && p.bridge != BridgeKeys::default())
+        {
+            return Err(UsageError::NoBridge(port.name.clone()));
+        }
+        if bridge && self.workers.unwrap_or(self.cpus.len()) > 1 {
+            return Err(UsageError::BridgeWorkers);
         }
         if self.ports.len() > MAX_PORTS {
             return Err(UsageError::TooManyPorts(self.ports.len()));
@@ -117,6 +181,7 @@ impl RunFlags {
             workers: assign(self.workers, &self.cpus)?,
             ports: self.ports,
             forward: self.forward,
+            aging: self.aging.unwrap_or(AGING),
             size: self.size.unwrap_or(64),
             burst: self.burst,
             poll: self.poll,
@@ -199,12 +264,12 @@ mod tests {
     }
 
     #[test]
-    fn modes_have_testpmds_names() {
+    fn modes_have_testpmds_names_where_it_has_them() {
         let names: Vec<String> = ForwardMode::value_variants()
             .iter()
             .map(|mode| mode.to_possible_value().unwrap().get_name().to_owned())
             .collect();
-        assert_eq!(names, ["io", "mac", "macswap", "rxonly", "txonly", "icmpecho"]);
+        assert_eq!(names, ["io", "mac", "macswap", "rxonly", "txonly", "icmpecho", "bridge"]);
     }
 
     #[test]
@@ -243,17 +308,31 @@ mod tests {
             (
                 "-p null --forward flowgen",
                 "invalid value 'flowgen' for '--forward <MODE>' \
-                 [possible values: io, mac, macswap, rxonly, txonly, icmpecho]",
+                 [possible values: io, mac, macswap, rxonly, txonly, icmpecho, bridge]",
             ),
             (
-                "-p tap:x",
-                "invalid value 'tap:x' for '--port <PORT>': there is no port kind 'tap'; \
-                 kinds are vhost:PATH, pcap:FILE and null",
+                "-p tun:x",
+                "invalid value 'tun:x' for '--port <PORT>': there is no port kind 'tun'; \
+                 kinds are vhost:PATH, tap:NAME, af_packet:IF, pcap:FILE and null",
             ),
             (
                 "-p null --size 64 --forward io",
                 "--size is the size of the frames that --forward txonly makes; \
                  give both or leave it out",
+            ),
+            (
+                "-p null,vlan=10",
+                "null has vlan=, trunk=, isolated, macs= or mac=, which are for --forward bridge",
+            ),
+            ("-p null --aging 5s", "--aging is for --forward bridge; give both or leave it out"),
+            (
+                "-p null --forward bridge --workers 2",
+                "--forward bridge has one worker; leave out --workers, and give one CPU at most",
+            ),
+            (
+                "-p null,vlan=10,trunk=10 --forward bridge",
+                "invalid value 'null,vlan=10,trunk=10' for '--port <PORT>': trunk=10: vlan= is for \
+                 frames without a tag and trunk= for those with one; give one of them",
             ),
             (
                 "-p null -p null -p null",

@@ -83,7 +83,7 @@ impl Files {
                 self.read(&spec.input)?;
                 spec.output.as_deref().map_or(Ok(()), |path| self.write(path))
             }
-            PortKind::Null => Ok(()),
+            PortKind::Tap(_) | PortKind::AfPacket(_) | PortKind::Null => Ok(()),
         }
     }
 }
@@ -113,7 +113,7 @@ pub fn check_files(port: &PortSpec) -> Result<(), FileError> {
             }
             spec.output.as_deref().map_or(Ok(()), check_creatable)
         }
-        PortKind::Null => Ok(()),
+        PortKind::Tap(_) | PortKind::AfPacket(_) | PortKind::Null => Ok(()),
     }
 }
 

@@ -6,7 +6,9 @@
 #![forbid(unsafe_code)]
 
 use super::values::{self, ValueError};
-use super::{PcapSpec, PortKind, PortSpec, VhostSpec};
+use super::{AfPacketSpec, BridgeKeys, Offer, PcapSpec, PortKind, PortSpec, TapSpec, VhostSpec};
+use crate::sys::packet_socket::RingSize;
+use crate::sys::tap;
 use std::path::PathBuf;
 
 /// What `run --help` says of ports.
@@ -17,21 +19,40 @@ A port: KIND:TARGET[,key=value...]; once for each port
     client         connect to the socket instead, and keep trying
     queues=N       queue pairs, 1 to 128 (default 1)
     mrg_rxbuf=off  do not offer mergeable receive buffers
+    csum=off       nor checksums made by somebody else, nor what is next
+    tso=off        nor TCP packets cut by somebody else
     mode=0660      permissions of the socket file
     owner=USER     its owner: a name or UID, optionally with :GROUP
   pcap:IN.pcap     receive the packets of a capture file
     out=OUT.pcap   and write there what is sent to the port
     loop           start over at the end of the input
+    rate=N         so many packets a second, like 1000, 50k or 2M
+  tap:NAME         a TAP of the host, made if it is not there (CAP_NET_ADMIN) and
+                   otherwise attached: one that is made for a user needs no right
+    queues=N       its queues (default 1); above 1 it must be multi_queue
+    fd=N           it is open as this fd, which needs no right either
+  af_packet:IF     any interface of the host (CAP_NET_RAW), which sees all its frames
+    queues=N       rings to spread the flows over, 1 to 128 (default 1)
+    block=SIZE     bytes of a block of a ring, a power of two, 64k to 16M (default 1M)
+    blocks=N       blocks of each ring, 2 to 4096 (default 32)
   null             receive nothing, discard what is sent
+  Any kind of port, with --forward bridge:
+    vlan=N         frames without a tag, of this VLAN (1 to 4094)
+    trunk=N+N      frames with a tag, of these VLANs
+    isolated       talks to no other isolated port
+    macs=N         most addresses that are learned there (default 1024)
+    mac=MAC+MAC    addresses that are there and nowhere else
 
 Ports are paired in this order: first with second, third with fourth;
 one port alone is paired with itself.";
+
+const KINDS: &str = "vhost:PATH, tap:NAME, af_packet:IF, pcap:FILE and null";
 
 /// What is wrong with a specification.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PortError {
     /// No such kind.
-    #[error("there is no port kind '{0}'; kinds are vhost:PATH, pcap:FILE and null")]
+    #[error("there is no port kind '{0}'; kinds are {KINDS}")]
     Kind(String),
     /// No such key for this kind.
     #[error("a {kind} port has no key '{key}'; {keys}")]
@@ -65,9 +86,25 @@ pub enum PortError {
         /// What would be right.
         right: ValueError,
     },
+    /// The value of a key of the bridge's is refused.
+    #[error("{key}={value}: {right}")]
+    Bridge {
+        /// The key.
+        key: String,
+        /// As given.
+        value: String,
+        /// What would be right.
+        right: ValueError,
+    },
     /// Not a socket's path.
     #[error("{0}")]
     Path(ValueError),
+    /// Not an interface's name.
+    #[error("'{0}' is no name of an interface; that is 1 to 15 bytes without blanks and slashes")]
+    Interface(String),
+    /// An fd is one queue.
+    #[error("fd= is one queue; leave out queues=, or the fd")]
+    OneFd,
     /// Not octal.
     #[error("mode={0}: an octal number up to 0777, like 0660")]
     Mode(String),
@@ -149,13 +186,25 @@ fn parse_with(text: &str, accounts: fn() -> Accounts) -> Result<PortSpec, PortEr
             return Err(PortError::Twice((*key).into()));
         }
     }
+    let mut bridge = BridgeKeys::default();
+    let mut others = Vec::new();
+    for &(key, value) in &pairs {
+        let (text, found) = (value.unwrap_or_default(), bridge.take(key, value));
+        let wrong = |right| PortError::Bridge { key: key.into(), value: text.into(), right };
+        if !found.map_err(wrong)? {
+            others.push((key, value));
+        }
+    }
+    let pairs = others;
     let kind = match kind {
         "vhost" => PortKind::Vhost(vhost(target, &pairs, accounts)?),
         "pcap" => PortKind::Pcap(pcap(target, &pairs)?),
+        "tap" => PortKind::Tap(tap_port(target, &pairs)?),
+        "af_packet" => PortKind::AfPacket(af_packet(target, &pairs)?),
         "null" => null(name, &pairs)?,
         other => return Err(PortError::Kind(other.into())),
     };
-    Ok(PortSpec { name: name.into(), kind })
+    Ok(PortSpec { name: name.into(), kind, bridge })
 }
 
 type Pairs<'a> = [(&'a str, Option<&'a str>)];
@@ -168,7 +217,7 @@ fn vhost(target: &str, pairs: &Pairs, accounts: fn() -> Accounts) -> Result<Vhos
         path: values::socket_path(target).map_err(PortError::Path)?,
         client: false,
         queues: 1,
-        mrg_rxbuf: true,
+        offer: Offer::ALL,
         mode: None,
         owner: None,
     };
@@ -176,18 +225,22 @@ fn vhost(target: &str, pairs: &Pairs, accounts: fn() -> Accounts) -> Result<Vhos
         match key {
             "client" => spec.client = flag("client", value)?,
             "queues" => spec.queues = checked("queues", value, values::queues)?,
-            "mrg_rxbuf" => spec.mrg_rxbuf = flag("mrg_rxbuf", value)?,
+            "mrg_rxbuf" => spec.offer.mrg_rxbuf = flag("mrg_rxbuf", value)?,
+            "csum" => spec.offer.csum = flag("csum", value)?,
+            "tso" => spec.offer.tso = flag("tso", value)?,
             "mode" => spec.mode = Some(mode(needed("mode", value, "like 0660")?)?),
             "owner" => {
                 let owner = needed("owner", value, "USER or USER:GROUP")?;
                 spec.owner = Some(accounts().owner(owner)?);
             }
             _ => {
-                let keys = "keys are client, queues=, mrg_rxbuf=, mode= and owner=";
+                let keys = "keys are client, queues=, mrg_rxbuf=, csum=, tso=, mode= and owner=";
                 return Err(PortError::Key { kind: "vhost", key: key.into(), keys });
             }
         }
     }
+    // What is cut must be summed.
+    spec.offer.tso &= spec.offer.csum;
     if spec.client && (spec.mode.is_some() || spec.owner.is_some()) {
         return Err(PortError::ClientFile);
     }
@@ -198,18 +251,66 @@ fn pcap(target: &str, pairs: &Pairs) -> Result<PcapSpec, PortError> {
     if target.is_empty() {
         return Err(PortError::NoTarget("pcap", "FILE"));
     }
-    let mut spec = PcapSpec { input: target.into(), output: None, repeat: false };
+    let mut spec = PcapSpec { input: target.into(), output: None, repeat: false, rate: None };
     for &(key, value) in pairs {
         match key {
             "out" => spec.output = Some(PathBuf::from(needed("out", value, "the file to write")?)),
             "loop" => spec.repeat = flag("loop", value)?,
+            "rate" => spec.rate = Some(checked("rate", value, values::rate)?),
             _ => {
-                let keys = "keys are out= and loop";
+                let keys = "keys are out=, loop and rate=";
                 return Err(PortError::Key { kind: "pcap", key: key.into(), keys });
             }
         }
     }
     Ok(spec)
+}
+
+fn tap_port(target: &str, pairs: &Pairs) -> Result<TapSpec, PortError> {
+    let interface = interface("tap", "NAME", target)?;
+    let mut spec = TapSpec { interface, queues: 1, fd: None };
+    for &(key, value) in pairs {
+        match key {
+            "queues" => spec.queues = checked("queues", value, values::queues)?,
+            "fd" => spec.fd = Some(checked("fd", value, values::fd)?),
+            _ => {
+                let keys = "keys are queues= and fd=";
+                return Err(PortError::Key { kind: "tap", key: key.into(), keys });
+            }
+        }
+    }
+    if spec.fd.is_some() && spec.queues > 1 {
+        return Err(PortError::OneFd);
+    }
+    Ok(spec)
+}
+
+fn af_packet(target: &str, pairs: &Pairs) -> Result<AfPacketSpec, PortError> {
+    let interface = interface("af_packet", "IF", target)?;
+    let ring = RingSize { block: 1 << 20, blocks: 32 };
+    let mut spec = AfPacketSpec { interface, queues: 1, ring };
+    for &(key, value) in pairs {
+        match key {
+            "queues" => spec.queues = checked("queues", value, values::queues)?,
+            "block" => spec.ring.block = checked("block", value, values::block)?,
+            "blocks" => spec.ring.blocks = checked("blocks", value, values::blocks)?,
+            _ => {
+                let keys = "keys are queues=, block= and blocks=";
+                return Err(PortError::Key { kind: "af_packet", key: key.into(), keys });
+            }
+        }
+    }
+    Ok(spec)
+}
+
+fn interface(kind: &'static str, what: &'static str, name: &str) -> Result<String, PortError> {
+    if name.is_empty() {
+        return Err(PortError::NoTarget(kind, what));
+    }
+    if !tap::is_name(name) {
+        return Err(PortError::Interface(name.into()));
+    }
+    Ok(name.into())
 }
 
 fn null(name: &str, pairs: &Pairs) -> Result<PortKind, PortError> {
@@ -281,16 +382,18 @@ mod tests {
             path: "/tmp/vm0.sock".into(),
             client: false,
             queues: 1,
-            mrg_rxbuf: true,
+            offer: Offer::ALL,
             mode: None,
             owner: None,
         };
         assert_eq!(vhost_port("vhost:/tmp/vm0.sock"), plain);
         assert_eq!(
-            vhost_port("vhost:/tmp/vm0.sock,queues=4,mrg_rxbuf=off,mode=0660,owner=qemu:kvm"),
+            vhost_port(
+                "vhost:/tmp/vm0.sock,queues=4,mrg_rxbuf=off,csum=off,mode=0660,owner=qemu:kvm"
+            ),
             VhostSpec {
                 queues: 4,
-                mrg_rxbuf: false,
+                offer: Offer { mrg_rxbuf: false, csum: false, tso: false },
                 mode: Some(0o660),
                 owner: Some((107, Some(78))),
                 ..plain.clone()
@@ -318,11 +421,15 @@ mod tests {
 
     #[test]
     fn pcap_and_null_ports() {
-        let spec = PcapSpec { input: "in.pcap".into(), output: None, repeat: false };
+        let spec = PcapSpec { input: "in.pcap".into(), output: None, repeat: false, rate: None };
         assert_eq!(good("pcap:in.pcap").kind, PortKind::Pcap(spec.clone()));
-        let full = PcapSpec { output: Some("out.pcap".into()), repeat: true, ..spec };
-        assert_eq!(good("pcap:in.pcap,out=out.pcap,loop").kind, PortKind::Pcap(full));
-        assert_eq!(good("null"), PortSpec { name: "null".into(), kind: PortKind::Null });
+        let full =
+            PcapSpec { output: Some("out.pcap".into()), repeat: true, rate: Some(50_000), ..spec };
+        assert_eq!(good("pcap:in.pcap,out=out.pcap,loop,rate=50k").kind, PortKind::Pcap(full));
+        assert_eq!(
+            good("null"),
+            PortSpec { name: "null".into(), kind: PortKind::Null, bridge: BridgeKeys::default() }
+        );
     }
 
     #[test]
@@ -334,23 +441,29 @@ mod tests {
     fn what_is_wrong_is_said_with_what_would_be_right() {
         let long = format!("vhost:{}", "x".repeat(108));
         let no_key = "a vhost port has no key 'queue'; \
-                      keys are client, queues=, mrg_rxbuf=, mode= and owner=";
+                      keys are client, queues=, mrg_rxbuf=, csum=, tso=, mode= and owner=";
         let client = "mode= and owner= are for a socket that is listened on; \
                       leave them out with client";
         let cases = [
-            ("tap:x", "there is no port kind 'tap'; kinds are vhost:PATH, pcap:FILE and null"),
+            (
+                "tun:x",
+                "there is no port kind 'tun'; kinds are vhost:PATH, tap:NAME, af_packet:IF, pcap:FILE and null",
+            ),
             (
                 "/a.sock",
-                "there is no port kind '/a.sock'; kinds are vhost:PATH, pcap:FILE and null",
+                "there is no port kind '/a.sock'; kinds are vhost:PATH, tap:NAME, af_packet:IF, pcap:FILE and null",
             ),
-            ("", "there is no port kind ''; kinds are vhost:PATH, pcap:FILE and null"),
+            (
+                "",
+                "there is no port kind ''; kinds are vhost:PATH, tap:NAME, af_packet:IF, pcap:FILE and null",
+            ),
             ("vhost", "a vhost port needs a target: vhost:PATH"),
             ("vhost:", "a vhost port needs a target: vhost:PATH"),
             ("pcap:,loop", "a pcap port needs a target: pcap:FILE"),
             ("null:x", "a null port has no target; write null alone"),
             ("null,loop", "a null port has no key 'loop'; it has none"),
             ("vhost:a,queue=2", no_key),
-            ("pcap:a,in=b", "a pcap port has no key 'in'; keys are out= and loop"),
+            ("pcap:a,in=b", "a pcap port has no key 'in'; keys are out=, loop and rate="),
             ("vhost:a,queues=2,queues=2", "queues is given twice; give it once"),
             ("vhost:a,queues=0", "queues=0: a number from 1 to 128"),
             ("vhost:a,queues=129", "queues=129: a number from 1 to 128"),

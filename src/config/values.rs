@@ -7,6 +7,7 @@
 
 use crate::packet::{MAX_PACKET, MIN_PACKET};
 use crate::sys::unix::MAX_PATH;
+use crate::wire::Mac;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -22,6 +23,21 @@ pub enum ValueError {
     /// A ring size.
     #[error("a power of two from 2 to 32768")]
     RingSize,
+    /// The size of a block of a packet socket's ring.
+    #[error("a power of two from 64k to 16M, like 256k or 1M")]
+    Block,
+    /// The number of a VLAN.
+    #[error("a VLAN is a number from 1 to 4094")]
+    Vid,
+    /// A port is one or the other.
+    #[error("vlan= is for frames without a tag and trunk= for those with one; give one of them")]
+    VlanAndTrunk,
+    /// The address of one host.
+    #[error("a unicast MAC address like 52:54:00:00:00:01; several with + between them")]
+    Mac,
+    /// Packets a second.
+    #[error("packets a second are a number above 0, like 1000, 50k or 2M")]
+    Rate,
     /// A duration.
     #[error(
         "a duration is a number above 0 with a unit, like 500ms, 5s or 1m; without one, seconds"
@@ -61,6 +77,52 @@ pub fn queues(text: &str) -> Result<u16, ValueError> {
 pub fn ring_size(text: &str) -> Result<u16, ValueError> {
     let size = number(text, 2..=32768).ok().filter(|n| n.is_power_of_two());
     size.map(|n| n as u16).ok_or(ValueError::RingSize)
+}
+
+/// Packets a second, with `k` or `M` for thousands and millions.
+pub fn rate(text: &str) -> Result<u64, ValueError> {
+    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1000),
+        None => text.strip_suffix('M').map_or((text, 1), |digits| (digits, 1_000_000)),
+    };
+    number(digits, 1..=1_000_000_000).map(|n| n * unit).map_err(|_| ValueError::Rate)
+}
+
+/// The number of a VLAN.
+pub fn vid(text: &str) -> Result<u16, ValueError> {
+    number(text, 1..=4094).map(|n| n as u16).map_err(|_| ValueError::Vid)
+}
+
+/// The MAC address of one host.
+pub fn unicast(text: &str) -> Result<Mac, ValueError> {
+    let byte = |part: &str| {
+        let digits = part.len() == 2 && part.bytes().all(|b| b.is_ascii_hexdigit());
+        u8::from_str_radix(part, 16).ok().filter(|_| digits)
+    };
+    let bytes: Option<Vec<_>> = text.split(':').map(byte).collect();
+    let mac = bytes.and_then(|bytes| Mac::try_from(bytes).ok()).filter(|mac| mac[0] & 1 == 0);
+    mac.ok_or(ValueError::Mac)
+}
+
+/// The number of an fd, but for the standard ones.
+pub fn fd(text: &str) -> Result<i32, ValueError> {
+    number(text, 3..=i32::MAX as u64).map(|n| n as i32)
+}
+
+/// Bytes of a block, with `k` or `M` for powers of 1024.
+pub fn block(text: &str) -> Result<usize, ValueError> {
+    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1 << 10),
+        None => text.strip_suffix('M').map_or((text, 1), |digits| (digits, 1 << 20)),
+    };
+    let size = number(digits, 1..=1 << 24).map_err(|_| ValueError::Block)? * unit;
+    let fits = size.is_power_of_two() && (1 << 16..=1 << 24).contains(&size);
+    if fits { Ok(size as usize) } else { Err(ValueError::Block) }
+}
+
+/// Blocks of a ring.
+pub fn blocks(text: &str) -> Result<usize, ValueError> {
+    number(text, 2..=4096).map(|n| n as usize)
 }
 
 /// `5s`, `500ms`, `1m`, `1.5` (seconds).
@@ -138,6 +200,25 @@ mod tests {
         }
         // More seconds than a Duration holds.
         assert_eq!(duration(&"9".repeat(40)), Err(ValueError::Duration));
+    }
+
+    #[test]
+    fn rates_have_units() {
+        assert_eq!([rate("7"), rate("50k"), rate("2M")], [Ok(7), Ok(50_000), Ok(2_000_000)]);
+        for bad in ["", "0", "k", "1G", "-1", "1.5k"] {
+            assert_eq!(rate(bad), Err(ValueError::Rate), "{bad}");
+        }
+    }
+
+    #[test]
+    fn blocks_are_powers_of_two() {
+        assert_eq!(
+            [block("64k"), block("1M"), block("131072")],
+            [Ok(1 << 16), Ok(1 << 20), Ok(1 << 17)]
+        );
+        for bad in ["", "k", "3M", "32M", "32k", "64kb", "-1M", "1 M"] {
+            assert_eq!(block(bad), Err(ValueError::Block), "{bad}");
+        }
     }
 
     #[test]

@@ -13,11 +13,12 @@
 //! | `{"do":"port-add","spec":"vhost:/run/vm7.sock,queues=2"}` | the new port's name |
 //! | `{"do":"port-del","name":"vhost:/run/vm7.sock"}` | its name; a number is as good |
 //! | `{"do":"link","name":"…"}` | `{"up":false,"why":"no frontend is connected"}`; up, `why` is null |
+//! | `{"do":"macs"}` | the addresses that a learning bridge knows: MAC, VLAN, port, age in seconds |
 //! | `{"do":"clear"}` | totals count from now on |
 //! | `{"do":"stop"}` | the bridge ends as it does by SIGTERM |
 //! | `{"do":"events"}` | `true`, then an event a line |
 //!
-//! With `"text":true` beside it, `ports`, `stats` and `link` are answered with a text for
+//! With `"text":true` beside it, `ports`, `stats`, `macs` and `link` are answered with a text for
 //! people.
 
 #![forbid(unsafe_code)]
@@ -47,6 +48,12 @@ pub enum Request {
     /// What they have moved and lost.
     Stats {
         /// For people, with the rates of half a second.
+        #[serde(default)]
+        text: bool,
+    },
+    /// Which addresses a learning bridge knows.
+    Macs {
+        /// For people.
         #[serde(default)]
         text: bool,
     },

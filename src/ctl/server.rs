@@ -240,6 +240,8 @@ fn answer(request: Request, bridge: &Bridge) -> Answer {
             thread::sleep(SAMPLE);
             ok(&bridge.snapshot().table(&earlier))
         }
+        Request::Macs { text: false } => ok(&tables::addresses(&bridge.macs())),
+        Request::Macs { text: true } => ok(&tables::macs(&bridge.macs())),
         Request::PortAdd { spec } => match port::parse(&spec) {
             Ok(spec) => done(bridge.add_port(&spec).map(|_| spec.name)),
             Err(error) => Answer::Error(error.to_string()),

@@ -7,15 +7,19 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bridge;
 mod icmpecho;
 mod io;
+mod lists;
 mod mac;
 mod outputs;
 
 use crate::config::ForwardMode;
 use crate::packet::Packets;
 use crate::wire::Mac;
+use std::sync::Arc;
 
+pub use lists::{List, Lists};
 pub use outputs::{Output, Outputs};
 
 /// Number of a port: its slot, in the order of the command line at first.
@@ -32,10 +36,18 @@ pub trait Forwarder: Send {
 
     /// Ports are paired like this from now on. Not every mode pairs them.
     fn pair(&mut self, _pairs: Pairs) {}
+
+    /// The outputs of the last burst, if they were answered by [`Output::Listed`].
+    fn lists(&mut self) -> Option<&mut Lists> {
+        None
+    }
+
+    /// These are the ports from now on. Not every mode asks.
+    fn set_ports(&mut self, _ports: &Arc<bridge::Ports>) {}
 }
 
-/// The forwarder of a mode.
-pub fn new(mode: ForwardMode, pairs: Pairs) -> Box<dyn Forwarder> {
+/// The forwarder of a mode; what a learning bridge knows is shared.
+pub fn new(mode: ForwardMode, pairs: Pairs, shared: &Arc<bridge::Shared>) -> Box<dyn Forwarder> {
     match mode {
         ForwardMode::Io => Box::new(io::Io { pairs }),
         ForwardMode::Mac => Box::new(mac::SetMacs { pairs }),
@@ -43,6 +55,7 @@ pub fn new(mode: ForwardMode, pairs: Pairs) -> Box<dyn Forwarder> {
         ForwardMode::RxOnly => Box::new(io::RxOnly),
         ForwardMode::TxOnly => Box::new(io::TxOnly),
         ForwardMode::IcmpEcho => Box::new(icmpecho::IcmpEcho),
+        ForwardMode::Bridge => Box::new(bridge::Bridge::new(shared)),
     }
 }
 
@@ -77,7 +90,6 @@ pub fn own_mac(port: PortId) -> Mac {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use std::sync::Arc;
 
     /// A burst of these frames.
     pub fn burst(frames: &[Vec<u8>]) -> Packets {

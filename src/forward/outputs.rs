@@ -17,6 +17,8 @@ pub enum Output {
     Port(PortId),
     /// Not delivered: counted as lost for this reason.
     Drop(Reason),
+    /// The forwarder has listed where it goes ([`super::Forwarder::lists`]).
+    Listed,
     /// It has reached its end here (`rxonly`): received and not lost.
     Consumed,
 }

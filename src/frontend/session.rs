@@ -403,6 +403,20 @@ impl Session {
         self.ask("SET_FEATURES", |f| f.set_features(features))
     }
 
+    /// `SET_FEATURES` once more, with these bits besides: what the driver does with them is the
+    /// caller's.
+    ///
+    /// # Errors
+    /// The backend does not offer them, or refused.
+    pub fn add_features(&mut self, bits: u64) -> Result<(), SessionError> {
+        if bits & !self.offered != 0 {
+            return Err(SessionError::Missing("all of the features that are added"));
+        }
+        self.features |= bits;
+        let features = self.features;
+        self.ask("SET_FEATURES", |f| f.set_features(features))
+    }
+
     /// `SET_VRING_ERR`: where the backend tells that ring `index` lies and was stopped.
     ///
     /// # Errors

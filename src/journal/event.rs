@@ -137,6 +137,7 @@ impl Event {
                 (status.memory, status.regions) = (*bytes, *regions);
             }
             Event::Mtu { mtu } => status.mtu = Some(*mtu),
+            Event::Link { up } => status.link = *up,
             Event::Broken { .. } => *status.refused.entry("ring_broken").or_default() += 1,
             Event::Refused { reason, .. } => *status.refused.entry(reason).or_default() += 1,
             _ => {}

@@ -6,6 +6,7 @@
 //! `worker`; `control` brings and takes the rings of vhost ports through it.
 
 pub mod generator;
+pub mod nic;
 pub mod pcap;
 pub mod vhost;
 
@@ -21,6 +22,8 @@ pub enum RxQueue {
     Pcap(pcap::Reader, Arc<QueueCounters>),
     /// Made-up packets.
     Generator(generator::Generator),
+    /// One queue of an interface of the host.
+    Nic(nic::RxQueue),
 }
 
 impl RxQueue {
@@ -42,6 +45,10 @@ impl RxQueue {
                 generator.receive(packets, max);
                 Burst::new(packets, generator)
             }
+            RxQueue::Nic(queue) => {
+                queue.receive(packets, max);
+                Burst::new(packets, queue)
+            }
         }
     }
 
@@ -49,7 +56,20 @@ impl RxQueue {
     pub fn vhost(&mut self) -> Option<&mut vhost::RxQueue> {
         match self {
             RxQueue::Vhost(queue) => Some(queue),
-            RxQueue::Pcap(..) | RxQueue::Generator(_) => None,
+            RxQueue::Pcap(..) | RxQueue::Generator(_) | RxQueue::Nic(_) => None,
+        }
+    }
+
+    /// Does it have packets later, without telling when?
+    pub fn is_waiting(&self) -> bool {
+        matches!(self, RxQueue::Pcap(reader, _) if reader.is_waiting())
+    }
+
+    /// The queue of an interface, if it is one.
+    pub fn nic(&mut self) -> Option<&mut nic::RxQueue> {
+        match self {
+            RxQueue::Nic(queue) => Some(queue),
+            RxQueue::Vhost(_) | RxQueue::Pcap(..) | RxQueue::Generator(_) => None,
         }
     }
 }
@@ -62,6 +82,8 @@ pub enum TxQueue {
     Pcap(pcap::Writer, Arc<QueueCounters>),
     /// Discards, and counts as sent.
     Null(Arc<QueueCounters>),
+    /// All queues of an interface of the host.
+    Nic(nic::TxQueue),
 }
 
 impl TxQueue {
@@ -71,6 +93,7 @@ impl TxQueue {
         match self {
             TxQueue::Vhost(queue) => queue.send(packets, which),
             TxQueue::Pcap(writer, counters) => writer.send(packets, which, counters),
+            TxQueue::Nic(queue) => queue.send(packets, which),
             TxQueue::Null(counters) => {
                 counters.packets.add(which.len() as u64);
                 let bytes = which.iter().map(|&i| packets.packet_len(i as usize) as u64).sum();
@@ -84,7 +107,7 @@ impl TxQueue {
     pub fn room(&mut self) -> usize {
         match self {
             TxQueue::Vhost(queue) => queue.room(),
-            TxQueue::Pcap(..) | TxQueue::Null(_) => BURST,
+            TxQueue::Pcap(..) | TxQueue::Null(_) | TxQueue::Nic(_) => BURST,
         }
     }
 
@@ -99,7 +122,15 @@ impl TxQueue {
     pub fn vhost(&mut self) -> Option<&mut vhost::TxQueue> {
         match self {
             TxQueue::Vhost(queue) => Some(queue),
-            TxQueue::Pcap(..) | TxQueue::Null(_) => None,
+            TxQueue::Pcap(..) | TxQueue::Null(_) | TxQueue::Nic(_) => None,
+        }
+    }
+
+    /// The queues of an interface, if it is one.
+    pub fn nic(&mut self) -> Option<&mut nic::TxQueue> {
+        match self {
+            TxQueue::Nic(queue) => Some(queue),
+            TxQueue::Vhost(_) | TxQueue::Pcap(..) | TxQueue::Null(_) => None,
         }
     }
 }

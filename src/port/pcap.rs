@@ -1,4 +1,4 @@
-//! Packets from a capture file, and to one (classic pcap, Ethernet).
+//! Packets from a capture file (pcap or pcapng, Ethernet), and to one (pcap).
 //!
 //! Promises: the input is read into memory when it is opened, so the datapath never reads a
 //! file; at its end the reader yields no packets or starts over. The output is buffered and
@@ -9,10 +9,16 @@
 
 #![forbid(unsafe_code)]
 
+mod input;
+mod pace;
+
 use crate::counters::{QueueCounters, Reason};
-use crate::packet::{BURST, BURST_BYTES, MAX_PACKET, MIN_PACKET, Packets, Source};
-use pcap_file::pcap::{PcapHeader, PcapParser};
-use pcap_file::{DataLink, Endianness, PcapError};
+use crate::offload::{Able, Finisher, deliver};
+use crate::packet::{BURST, BURST_BYTES, MAX_PACKET, Packets, Source};
+use input::Input;
+use pace::Pace;
+use pcap_file::pcap::PcapHeader;
+use pcap_file::{Endianness, PcapError};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::ops::Range;
@@ -44,12 +50,6 @@ pub enum PcapOpenError {
         #[source]
         source: io::Error,
     },
-    /// The newer format.
-    #[error("{path} is a pcapng file; convert it: tcpdump -r {path} -w OUT.pcap")]
-    PcapNg {
-        /// The file.
-        path: PathBuf,
-    },
     /// Something else.
     #[error("{path} is not a pcap file; give a capture such as tcpdump -w makes")]
     NotPcap {
@@ -73,51 +73,22 @@ pub struct Reader {
     frames: Vec<Range<usize>>,
     next: usize,
     repeat: bool,
+    pace: Option<Pace>,
     refused: [(Reason, u64); 2],
 }
 
 impl Reader {
-    /// Read `path` whole; start over at its end if `repeat`.
+    /// Read `path` whole; start over at its end if `repeat`; `rate` packets a second.
     ///
     /// Frames shorter than 14 or longer than 65535 bytes are left out ([`Reader::refused`]); a
     /// file that ends within a packet is used up to there. Both are logged.
     ///
     /// # Errors
     /// The file cannot be read, or is not what we can send.
-    pub fn open(path: &Path, repeat: bool) -> Result<Self, PcapOpenError> {
-        let file = std::fs::read(path)
-            .map_err(|source| PcapOpenError::Read { path: path.into(), source })?;
-        if file.starts_with(&[0x0A, 0x0D, 0x0D, 0x0A]) {
-            return Err(PcapOpenError::PcapNg { path: path.into() });
-        }
-        let (mut rest, parser) =
-            PcapParser::new(&file).map_err(|_| PcapOpenError::NotPcap { path: path.into() })?;
-        let link = parser.header().datalink;
-        if link != DataLink::ETHERNET {
-            return Err(PcapOpenError::LinkType { path: path.into(), link: link.into() });
-        }
-        let mut frames = Vec::new();
-        let mut refused = [(Reason::Runt, 0), (Reason::TooLong, 0)];
-        while !rest.is_empty() {
-            let Ok((after, packet)) = parser.next_raw_packet(rest) else {
-                let usable = frames.len();
-                tracing::warn!("{} ends within a packet; {usable} are used", path.display());
-                break;
-            };
-            let end = file.len() - after.len();
-            match packet.data.len() {
-                ..MIN_PACKET => refused[0].1 += 1,
-                MIN_PACKET..=MAX_PACKET => frames.push(end - packet.data.len()..end),
-                _ => refused[1].1 += 1,
-            }
-            rest = after;
-        }
-        let left_out = refused[0].1 + refused[1].1;
-        if left_out > 0 {
-            let path = path.display();
-            tracing::warn!("{path}: {left_out} frames are not of 14 to 65535 bytes, left out");
-        }
-        Ok(Reader { file: file.into(), frames, next: 0, repeat, refused })
+    pub fn open(path: &Path, repeat: bool, rate: Option<u64>) -> Result<Self, PcapOpenError> {
+        let Input { file, frames, refused } = Input::read(path)?;
+        let pace = rate.map(Pace::new);
+        Ok(Reader { file: file.into(), frames, next: 0, repeat, pace, refused })
     }
 
     /// How many frames of the file are left out, and why.
@@ -128,6 +99,19 @@ impl Reader {
     /// The next packets, up to `max`, in `packets`, which is cleared.
     pub fn receive(&mut self, packets: &mut Packets, max: usize) {
         packets.lend(&self.file);
+        let max = self.pace.as_mut().map_or(max, |pace| pace.due(max));
+        self.fill(packets, max);
+        if let Some(pace) = &mut self.pace {
+            pace.sent(packets.len());
+        }
+    }
+
+    /// Will there be packets, though there are none now?
+    pub fn is_waiting(&self) -> bool {
+        self.pace.is_some() && (self.repeat || self.next < self.frames.len())
+    }
+
+    fn fill(&mut self, packets: &mut Packets, max: usize) {
         while packets.len() < max.min(BURST) && packets.bytes() < BURST_BYTES {
             if self.next == self.frames.len() && self.repeat {
                 self.next = 0;
@@ -149,6 +133,7 @@ impl Source for Reader {
 #[derive(Debug)]
 pub struct Writer {
     output: Option<Output>,
+    finisher: Option<Box<Finisher>>,
 }
 
 #[derive(Debug)]
@@ -167,11 +152,24 @@ impl Writer {
     /// # Errors
     /// The file cannot be created.
     pub fn create(path: Option<&Path>) -> Result<Self, PcapOpenError> {
-        Ok(Writer { output: path.map(Output::create).transpose()? })
+        Ok(Writer { output: path.map(Output::create).transpose()?, finisher: None })
     }
 
     /// Send the packets that `which` numbers and count them.
     pub fn send(&mut self, packets: &Packets, which: &[u8], counters: &QueueCounters) {
+        if self.output.is_some() && packets.has_offloads() {
+            // What is in a file nobody finishes later.
+            let mut finisher = self.finisher.take();
+            deliver(packets, which, Able::NOTHING, &mut finisher, |packets, which| {
+                self.write(packets, which, counters);
+            });
+            self.finisher = finisher;
+        } else {
+            self.write(packets, which, counters);
+        }
+    }
+
+    fn write(&mut self, packets: &Packets, which: &[u8], counters: &QueueCounters) {
         let numbers = which.iter().map(|&i| i as usize);
         let Some(output) = &mut self.output else {
             counters.packets.add(which.len() as u64);

@@ -6,6 +6,7 @@
 //! is sent to it is counted `disabled`. Owned by one worker; never sees a socket.
 
 use crate::counters::{QueueCounters, Reason};
+use crate::offload::{Able, Finisher, deliver};
 use crate::packet::{BURST, Packets, Source};
 use crate::virtio::SplitRing;
 use crate::wire;
@@ -92,6 +93,7 @@ pub struct TxQueue {
     pairs: Vec<Pair>,
     /// The pairs with an enabled ring, ascending.
     enabled: Vec<usize>,
+    finisher: Option<Box<Finisher>>,
 }
 
 struct Pair {
@@ -104,7 +106,7 @@ impl TxQueue {
     pub fn new(counters: &[Arc<QueueCounters>]) -> Self {
         debug_assert!(counters.len() <= MOST_PAIRS);
         let pair = |counters: &Arc<_>| Pair { ring: None, counters: Arc::clone(counters) };
-        TxQueue { pairs: counters.iter().map(pair).collect(), enabled: Vec::new() }
+        TxQueue { pairs: counters.iter().map(pair).collect(), enabled: Vec::new(), finisher: None }
     }
 
     /// Take the ring of `pair` over, give the old one back.
@@ -144,6 +146,27 @@ impl TxQueue {
     /// Send the packets that `which` numbers.
     #[inline]
     pub fn send(&mut self, packets: &Packets, which: &[u8]) {
+        if packets.has_offloads() {
+            let able = self.able();
+            let mut finisher = self.finisher.take();
+            deliver(packets, which, able, &mut finisher, |packets, which| {
+                self.send_able(packets, which);
+            });
+            self.finisher = finisher;
+        } else {
+            self.send_able(packets, which);
+        }
+    }
+
+    /// What the guest does itself: all its rings were started with the same features.
+    fn able(&self) -> Able {
+        let pair = self.enabled.first().and_then(|&pair| self.pairs[pair].ring.as_ref());
+        // Nothing is finished for nobody.
+        pair.map_or(Able::ALL, |ring| ring.able())
+    }
+
+    #[inline]
+    fn send_able(&mut self, packets: &Packets, which: &[u8]) {
         match self.enabled[..] {
             [] => self.refuse(which.len() as u64),
             [pair] => self.pairs[pair].send(packets, which),
@@ -153,7 +176,7 @@ impl TxQueue {
 
     /// Several queues: the flow decides, so that the packets of one stay in order.
     fn spread(&mut self, packets: &Packets, which: &[u8]) {
-        let TxQueue { pairs, enabled } = self;
+        let TxQueue { pairs, enabled, .. } = self;
         let queues = enabled.len() as u64;
         // The high bits of hash times count: even, and without a division.
         let queue_of = |i: u8| {

@@ -4,10 +4,12 @@
 
 use super::{Direction, SweepError, Task};
 use crate::bridge::Bridge;
-use crate::config::{ForwardMode, PollMode, PortKind, PortSpec, RunConfig, VhostSpec};
+use crate::config::BridgeKeys;
+use crate::config::{ForwardMode, Offer, PollMode, PortKind, PortSpec, RunConfig, VhostSpec};
 #[cfg(feature = "reference")]
 use crate::reference::{Reference, ReferenceConfig, ReferenceMode};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A backend that runs.
 pub(super) enum Backend {
@@ -49,17 +51,19 @@ impl Backend {
 fn config(task: &Task, sockets: &[PathBuf], cpu: Option<usize>) -> RunConfig {
     let port = |path: &PathBuf| PortSpec {
         name: format!("vhost:{}", path.display()),
+        bridge: BridgeKeys::default(),
         kind: PortKind::Vhost(VhostSpec {
             path: path.clone(),
             client: false,
             queues: 1,
-            mrg_rxbuf: task.mergeable,
+            offer: Offer { mrg_rxbuf: task.mergeable, ..Offer::ALL },
             mode: None,
             owner: None,
         }),
     };
     RunConfig {
         ports: sockets.iter().map(port).collect(),
+        aging: Duration::from_mins(5),
         forward: match task.direction {
             Direction::ToGuest => ForwardMode::TxOnly,
             Direction::FromGuest => ForwardMode::RxOnly,

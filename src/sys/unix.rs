@@ -4,6 +4,7 @@
 //! Promises: [`bind`], [`listen`] and [`connect`] never block; every fd made here is owned and
 //! close-on-exec. Called by `control`, `vhost_user` and `frontend`. Never removes a file.
 
+use super::check;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -132,10 +133,6 @@ fn address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     // The zero byte behind the path is part of the address.
     let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + bytes.len() + 1;
     Ok((address, len as libc::socklen_t))
-}
-
-fn check(rc: libc::c_int) -> io::Result<()> {
-    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -3,21 +3,42 @@
 //! Promises: the offer depends on configuration only. Used by `handler`.
 
 use super::Device;
+use crate::config::Offer;
 use crate::virtio::ring::VHOST_F_LOG_ALL;
 use vhost::vhost_user::{VhostUserProtocolFeatures, VhostUserVirtioFeatures};
 use virtio_bindings::virtio_config::{VIRTIO_F_ANY_LAYOUT, VIRTIO_F_IN_ORDER, VIRTIO_F_VERSION_1};
 use virtio_bindings::virtio_net::{
-    VIRTIO_NET_F_CTRL_VQ, VIRTIO_NET_F_GUEST_ANNOUNCE, VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF,
-    VIRTIO_NET_F_MTU,
+    VIRTIO_NET_F_CSUM, VIRTIO_NET_F_CTRL_VQ, VIRTIO_NET_F_GUEST_ANNOUNCE, VIRTIO_NET_F_GUEST_CSUM,
+    VIRTIO_NET_F_GUEST_ECN, VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_GUEST_TSO6,
+    VIRTIO_NET_F_HOST_ECN, VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_MQ,
+    VIRTIO_NET_F_MRG_RXBUF, VIRTIO_NET_F_MTU,
 };
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 
 /// `VHOST_USER_F_PROTOCOL_FEATURES`: rings start disabled and are enabled by message.
 pub(super) const PROTOCOL_FEATURES: u64 = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
 
-const NAMES: [(u64, &str); 12] = [
+/// Checksums that the device makes, or the driver.
+const CSUM: u64 = 1 << VIRTIO_NET_F_CSUM | 1 << VIRTIO_NET_F_GUEST_CSUM;
+/// TCP packets that the device cuts, or the driver.
+const TSO: u64 = 1 << VIRTIO_NET_F_GUEST_TSO4
+    | 1 << VIRTIO_NET_F_GUEST_TSO6
+    | 1 << VIRTIO_NET_F_GUEST_ECN
+    | 1 << VIRTIO_NET_F_HOST_TSO4
+    | 1 << VIRTIO_NET_F_HOST_TSO6
+    | 1 << VIRTIO_NET_F_HOST_ECN;
+
+const NAMES: [(u64, &str); 20] = [
+    (1 << VIRTIO_NET_F_CSUM, "CSUM"),
+    (1 << VIRTIO_NET_F_GUEST_CSUM, "GUEST_CSUM"),
     // Served by the frontend, who has the configuration space; we do not exceed it.
     (1 << VIRTIO_NET_F_MTU, "MTU"),
+    (1 << VIRTIO_NET_F_GUEST_TSO4, "GUEST_TSO4"),
+    (1 << VIRTIO_NET_F_GUEST_TSO6, "GUEST_TSO6"),
+    (1 << VIRTIO_NET_F_GUEST_ECN, "GUEST_ECN"),
+    (1 << VIRTIO_NET_F_HOST_TSO4, "HOST_TSO4"),
+    (1 << VIRTIO_NET_F_HOST_TSO6, "HOST_TSO6"),
+    (1 << VIRTIO_NET_F_HOST_ECN, "HOST_ECN"),
     (1 << VIRTIO_NET_F_MRG_RXBUF, "MRG_RXBUF"),
     // The control queue is the frontend's to serve; its index is never ours.
     (1 << VIRTIO_NET_F_CTRL_VQ, "CTRL_VQ"),
@@ -37,7 +58,9 @@ const NAMES: [(u64, &str); 12] = [
 /// The virtio features of `device`, bit by bit.
 pub(super) fn offered(device: &Device) -> u64 {
     let all = NAMES.iter().fold(0, |mask, (bit, _)| mask | bit);
-    if device.mrg_rxbuf { all } else { all & !(1 << VIRTIO_NET_F_MRG_RXBUF) }
+    let Offer { mrg_rxbuf, csum, tso } = device.offer;
+    let off = [(mrg_rxbuf, 1 << VIRTIO_NET_F_MRG_RXBUF), (csum, CSUM | TSO), (tso, TSO)];
+    off.iter().filter(|(on, _)| !on).fold(all, |offered, (_, bits)| offered & !bits)
 }
 
 /// The vhost-user protocol features, the same for every device.
@@ -65,10 +88,14 @@ mod tests {
 
     #[test]
     fn the_offer_is_pinned() {
-        let device = |mrg_rxbuf, queues| Device { journal: Arc::default(), queues, mrg_rxbuf };
-        assert_eq!(offered(&device(true, 1)), 0x9_7C62_8008);
-        assert_eq!(offered(&device(true, 8)), 0x9_7C62_8008);
-        assert_eq!(offered(&device(false, 1)), 0x9_7C62_0008);
+        let device = |offer, queues| Device { journal: Arc::default(), queues, offer };
+        assert_eq!(offered(&device(Offer::ALL, 1)), 0x9_7C62_BB8B);
+        assert_eq!(offered(&device(Offer::ALL, 8)), 0x9_7C62_BB8B);
+        let some = Offer { mrg_rxbuf: false, ..Offer::ALL };
+        assert_eq!(offered(&device(some, 1)), 0x9_7C62_3B8B);
+        assert_eq!(offered(&device(Offer { tso: false, ..some }, 1)), 0x9_7C62_000B);
+        let none = Offer { csum: false, tso: false, ..some };
+        assert_eq!(offered(&device(none, 1)), 0x9_7C62_0008);
         assert_eq!(
             protocol().bits(),
             1 << 0 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 13 | 1 << 15 | 1 << 16

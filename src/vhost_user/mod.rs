@@ -14,6 +14,7 @@ mod session;
 mod tests;
 mod vring;
 
+use crate::config::Offer;
 use crate::journal::Journal;
 use crate::virtio::SplitRing;
 pub use session::run_session;
@@ -32,8 +33,8 @@ pub struct Device {
     pub journal: Arc<Journal>,
     /// Queue pairs: 1 to [`MAX_QUEUES`].
     pub queues: u16,
-    /// Offer mergeable receive buffers.
-    pub mrg_rxbuf: bool,
+    /// Features that are offered unless they are switched off.
+    pub offer: Offer,
 }
 
 /// What a ring's worker was asked for did not come: it hangs or has ended. A bug, or the end of

@@ -3,6 +3,7 @@
 mod orders;
 
 use super::{Device, RingLost, Rings, run_session};
+use crate::config::Offer;
 use crate::journal::{Event, Followers, Journal, Moment};
 use crate::virtio::SplitRing;
 use std::collections::BTreeMap;
@@ -92,7 +93,7 @@ impl Guest {
         let held = Arc::clone(&rings);
         let (told, journal) = (Arc::clone(journal), Arc::clone(journal));
         let session = std::thread::spawn(move || {
-            let device = Device { journal: told, queues, mrg_rxbuf: true };
+            let device = Device { journal: told, queues, offer: Offer::ALL };
             run_session(&theirs, &device, &*held);
         });
         let frontend = Frontend::from_stream(ours, 256);

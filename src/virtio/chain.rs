@@ -100,6 +100,18 @@ impl Pieces {
         self.items.try_push(Segment { ptr, len }).map_err(|_| Reason::ChainTooLong)
     }
 
+    /// The first bytes, as many as `out` has room for and there are, which is left zero behind
+    /// them.
+    pub fn copy_first(&self, out: &mut [u8]) {
+        let mut at = 0;
+        for piece in &self.items {
+            let n = (piece.len as usize).min(out.len() - at);
+            // SAFETY: both have n bytes; the piece was translated, and its ring keeps it mapped.
+            unsafe { arch::copy(out[at..].as_mut_ptr(), piece.ptr, n) };
+            at += n;
+        }
+    }
+
     /// Forget the first `n` bytes (there are as many): the virtio-net header, over however
     /// many descriptors it is spread. The rest is what remains.
     pub fn skip(&mut self, n: usize) -> &[Segment] {

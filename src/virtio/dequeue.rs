@@ -10,6 +10,7 @@ use super::chain::{Desc, Direction, Pieces};
 use super::ring::{MOST_TAKEN, SplitRing};
 use crate::arch;
 use crate::counters::{QueueCounters, Reason};
+use crate::offload::{self, Offload};
 use crate::packet::{BURST_BYTES, MAX_PACKET, MIN_PACKET, Packets, SEGMENTS};
 use arrayvec::ArrayVec;
 
@@ -36,14 +37,24 @@ impl SplitRing {
         if n == 0 {
             return;
         }
-        self.receive_available(n, packets, counters);
+        if self.leaves_work {
+            self.receive_available::<true>(n, packets, counters);
+        } else {
+            self.receive_available::<false>(n, packets, counters);
+        }
         if !packets.is_empty() {
             counters.packets.add(packets.len() as u64);
             counters.bytes.add(packets.bytes() as u64);
         }
     }
 
-    fn receive_available(&mut self, n: usize, packets: &mut Packets, counters: &QueueCounters) {
+    /// `WORK`: the guest may leave something to be done, which its headers say.
+    fn receive_available<const WORK: bool>(
+        &mut self,
+        n: usize,
+        packets: &mut Packets,
+        counters: &QueueCounters,
+    ) {
         let mut heads = [0; MOST_TAKEN];
         let heads = &mut heads[..n];
         self.read_heads(0, heads);
@@ -66,9 +77,20 @@ impl SplitRing {
                 Peeked::Single { payload, len } => unsafe {
                     packets.push_contiguous(payload, len as usize);
                     visited += 1;
+                    if WORK {
+                        let mut header = [0; offload::HEADER];
+                        let at = payload.sub(self.header_len);
+                        arch::copy(header.as_mut_ptr(), at, header.len());
+                        check_offload(packets, header, counters);
+                    }
                 },
                 Peeked::Chain(desc) => match self.receive_chain(desc, packets, visited) {
-                    Received::Packet(cost) => visited += cost,
+                    Received::Packet(cost, header) => {
+                        visited += cost;
+                        if WORK {
+                            check_offload(packets, header, counters);
+                        }
+                    }
                     Received::Bad(reason, cost) => {
                         counters.lost(reason, 1);
                         visited += cost;
@@ -120,10 +142,12 @@ impl SplitRing {
         if visited + cost > SEGMENTS {
             return Received::NoRoom;
         }
+        let mut first = [0; offload::HEADER];
+        pieces.copy_first(&mut first);
         // SAFETY: the walk translated every piece; the packets borrow the ring that keeps them
         // mapped. All segments of the burst together were just checked to fit.
         unsafe { packets.push_scattered(pieces.skip(header)) };
-        Received::Packet(cost)
+        Received::Packet(cost, first)
     }
 
     /// Give back every chain taken by [`SplitRing::receive`], in order, and publish once.
@@ -143,9 +167,18 @@ impl SplitRing {
     }
 }
 
+/// Believe what a header says of the packet that was pushed last, or forget both.
+fn check_offload(packets: &mut Packets, header: [u8; offload::HEADER], counters: &QueueCounters) {
+    let checked = packets.offload_last(|head, len| Offload::check(header, head, len));
+    if let Err(reason) = checked {
+        counters.lost(reason, 1);
+    }
+}
+
 /// What became of a walked chain, and how many descriptors or segments it took.
 enum Received {
-    Packet(usize),
+    /// And its virtio-net header, but for the last field.
+    Packet(usize, [u8; offload::HEADER]),
     Bad(Reason, usize),
     /// It fits the next burst, not this one.
     NoRoom,

@@ -48,7 +48,9 @@ impl SplitRing {
         counters: &QueueCounters,
         fitting: &'w mut ArrayVec<u8, BURST>,
     ) -> &'w [u8] {
-        let fits = |i: &u8| packets.packet_len(*i as usize) <= self.longest;
+        // What is cut by the guest's own stack counts as what it is cut into.
+        let frame_len = |i: usize| packets.offload(i).frame_len(packets.packet_len(i));
+        let fits = |i: &u8| frame_len(*i as usize) <= self.longest;
         fitting.extend(which.iter().copied().filter(fits));
         let longer = which.len() - fitting.len();
         if longer > 0 {
@@ -86,8 +88,8 @@ impl SplitRing {
         delivered
     }
 
-    /// Deliver packets as long as each fits the next chain and that is one buffer in one
-    /// region. Returns those that are left.
+    /// Deliver packets as long as each fits the next chain, that is one buffer in one region, and
+    /// nothing is left to be done to it. Returns those that are left.
     #[inline(always)]
     fn send_singles<'w, const H: usize>(
         &mut self,
@@ -95,7 +97,13 @@ impl SplitRing {
         which: &'w [u8],
         delivered: &mut Delivered,
     ) -> &'w [u8] {
-        let want = which.len().min(MOST_TAKEN);
+        let simple = if packets.has_offloads() {
+            let left = |i: &u8| !packets.offload(*i as usize).is_nothing();
+            which.iter().position(left).unwrap_or(which.len())
+        } else {
+            which.len()
+        };
+        let want = simple.min(MOST_TAKEN);
         let n = self.available(want).min(want);
         let mut heads = [0; MOST_TAKEN];
         let heads = &mut heads[..n];
@@ -282,8 +290,7 @@ fn header_tail<const H: usize>(num_buffers: u16) -> (u32, usize) {
 /// # Safety
 /// The pieces are mapped and writable, and hold header and packet.
 unsafe fn scatter<const H: usize>(packets: &Packets, i: usize, pieces: &[Segment], num: u16) {
-    let mut header = [0u8; HEADER];
-    header[LEGACY_HEADER..].copy_from_slice(&num.to_le_bytes());
+    let header = packets.offload(i).header(num);
     let mut writer = Writer { pieces: pieces.iter(), ptr: std::ptr::null_mut(), left: 0 };
     // SAFETY: the caller vouches for the pieces; header and head are private memory, and the
     // packet's segments stay mapped while its burst lasts.

@@ -9,6 +9,7 @@
 use crate::arch::{self, Word16};
 use crate::journal::{Event, Journal};
 use crate::memory::{DirtyLog, GuestMemory, Window};
+use crate::offload::Able;
 use crate::packet::MAX_PACKET;
 use crate::sys::bell;
 use crate::virtio::log::RingLog;
@@ -88,6 +89,8 @@ pub enum StartError {
 pub const VHOST_F_LOG_ALL: u32 = 26;
 
 /// A started split virtqueue, the device's side.
+// Features and states that have nothing to do with each other.
+#[allow(clippy::struct_excessive_bools)]
 pub struct SplitRing {
     pub(super) device: Device,
     pub(super) desc: NonNull<u8>,
@@ -110,6 +113,10 @@ pub struct SplitRing {
     pub(super) mergeable: bool,
     /// Bytes of the longest frame that the guest may be sent.
     pub(super) longest: usize,
+    /// The guest may leave something to be done to its packets.
+    pub(super) leaves_work: bool,
+    /// What it does itself to those that it is sent.
+    able: Able,
     /// Chains taken and not yet given back, in the order they were taken.
     pub(super) taken: ArrayVec<u16, MOST_TAKEN>,
     pub(super) memory: Arc<GuestMemory>,
@@ -176,6 +183,8 @@ impl SplitRing {
                 Some(mtu) if has(VIRTIO_NET_F_MTU) => mtu as usize + wire::ETHERNET + wire::VLAN,
                 _ => MAX_PACKET,
             },
+            leaves_work: net::leaves_work(features),
+            able: net::able(features),
             taken: ArrayVec::new(),
             memory,
             log,
@@ -194,6 +203,11 @@ impl SplitRing {
         self.ask_for_none();
         self.setup.base = self.next_avail;
         self.setup
+    }
+
+    /// What may be left to be done to packets that the guest is sent.
+    pub fn able(&self) -> Able {
+        self.able
     }
 
     /// Entries.

@@ -7,8 +7,9 @@
 #![forbid(unsafe_code)]
 
 use super::Receiver;
+use crate::forward::bridge::Ports;
 use crate::forward::{Pairs, PortId};
-use crate::port::TxQueue;
+use crate::port::{TxQueue, nic};
 use crate::virtio::SplitRing;
 use std::collections::VecDeque;
 use std::io;
@@ -48,6 +49,26 @@ pub enum Command {
         /// worker for the flood.
         done: mpsc::Sender<()>,
     },
+    /// Receive from this from now on: an interface, or nothing while it is gone.
+    PutReceiver {
+        /// Of which port.
+        port: PortId,
+        /// Which queue.
+        queue: usize,
+        /// The interface's.
+        receiver: Option<Box<nic::Receiver>>,
+        /// Where what was before goes: to be closed elsewhere.
+        reply: mpsc::Sender<Option<Box<nic::Receiver>>>,
+    },
+    /// Send to this from now on: an interface, or nothing while it is gone.
+    PutSender {
+        /// Of which port.
+        port: PortId,
+        /// The interface's.
+        sender: Option<Box<nic::Sender>>,
+        /// Where what was before goes: to be closed elsewhere.
+        reply: mpsc::Sender<Option<Box<nic::Sender>>>,
+    },
     /// A port comes: receive from it, too. What a queue sends to may come later.
     AddReceivers(Vec<Receiver>),
     /// A port comes: packets to it go here.
@@ -59,6 +80,8 @@ pub enum Command {
     },
     /// Ports are paired like this from now on.
     Pair(Pairs),
+    /// These are the ports of a learning bridge from now on.
+    SetPorts(Arc<Ports>),
     /// A port goes: give back what is received from it, its generator included.
     RemoveReceivers {
         /// Which port.

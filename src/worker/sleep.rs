@@ -14,7 +14,7 @@ use crate::sys;
 use crate::virtio::SplitRing;
 use arrayvec::ArrayVec;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -96,6 +96,33 @@ impl Sleeper {
         }
     }
 
+    /// Wait no longer for an interface's fd.
+    pub fn ignore(&self, fd: Option<RawFd>, watched: &mut bool) {
+        if std::mem::take(watched)
+            && let Some(fd) = fd
+        {
+            let event = epoll::Event::new(epoll::Events::empty(), 0);
+            // It is there: `watched` says so.
+            let _ =
+                epoll::ctl(self.epoll.as_raw_fd(), epoll::ControlOptions::EPOLL_CTL_DEL, fd, event);
+        }
+    }
+
+    /// Wait for the interfaces that are received from, and only for them: one whose output has
+    /// no room stays readable all the time.
+    fn watch_interfaces(&self, receivers: &mut [Receiver]) {
+        for receiver in receivers {
+            let Some(fd) = receiver.queue.nic().and_then(|queue| queue.fd()) else { continue };
+            if receiver.paused {
+                self.ignore(Some(fd), &mut receiver.watched);
+            } else if !receiver.watched {
+                let token = receiver_token(receiver);
+                let added = add(&self.epoll, fd, token, epoll::Events::EPOLLIN);
+                receiver.watched = added.is_ok();
+            }
+        }
+    }
+
     /// Arm every ring that packets may come from or that a paced source waits for; if none has
     /// anything, sleep until something happens.
     pub fn sleep(&mut self, receivers: &mut [Receiver], outputs: &mut [Option<TxQueue>]) {
@@ -109,14 +136,24 @@ impl Sleeper {
                 }
             }
         });
+        self.watch_interfaces(receivers);
+        if receivers.iter().any(|receiver| !receiver.paused && receiver.queue.is_waiting()) {
+            timeout = POLL_MS;
+        }
         if nothing {
-            let kicked = self.wait(timeout);
+            let happened = self.wait(timeout);
             for receiver in receivers.iter_mut() {
-                let token = token(receiver.port, 2 * receiver.pair as u16 + 1);
-                if kicked.contains(&token)
-                    && let Some(ring) = ring_of(receiver)
-                {
+                let token = receiver_token(receiver);
+                let Some(&(_, failed)) = happened.iter().find(|(what, _)| *what == token) else {
+                    continue;
+                };
+                if let Some(ring) = ring_of(receiver) {
                     ring.kicked();
+                } else if failed && let Some(queue) = receiver.queue.nic() {
+                    let fd = queue.fd();
+                    if !queue.take_error() {
+                        self.ignore(fd, &mut receiver.watched);
+                    }
                 }
             }
         }
@@ -126,8 +163,8 @@ impl Sleeper {
         self.busy();
     }
 
-    /// Wait; the tokens of what happened, or of some of it.
-    fn wait(&self, timeout: i32) -> ArrayVec<u64, EVENTS> {
+    /// Wait; the tokens of what happened, or of some of it, and whether that is an error.
+    fn wait(&self, timeout: i32) -> ArrayVec<(u64, bool), EVENTS> {
         let mut events = [epoll::Event::new(epoll::Events::empty(), 0); EVENTS];
         let n = match epoll::wait(self.epoll.as_raw_fd(), timeout, &mut events) {
             Ok(n) => n,
@@ -137,8 +174,10 @@ impl Sleeper {
                 0
             }
         };
-        let happened: ArrayVec<_, EVENTS> = events[..n].iter().map(|event| event.data).collect();
-        if happened.contains(&INBOX) {
+        let failed = epoll::Events::EPOLLERR.bits() | epoll::Events::EPOLLHUP.bits();
+        let happened: ArrayVec<_, EVENTS> =
+            events[..n].iter().map(|event| (event.data, event.events & failed != 0)).collect();
+        if happened.iter().any(|(token, _)| *token == INBOX) {
             self.inbox.clear_wake();
         }
         happened
@@ -164,6 +203,11 @@ fn each_ring(
             visit(ring, awaited);
         }
     }
+}
+
+/// Of a receiver's ring or interface.
+fn receiver_token(receiver: &Receiver) -> u64 {
+    token(receiver.port, 2 * receiver.pair as u16 + 1)
 }
 
 fn token(port: PortId, index: u16) -> u64 {

@@ -11,8 +11,9 @@ use super::{Command, Inbox};
 use crate::arch;
 use crate::config::PollMode;
 use crate::counters::{QueueCounters, Reason};
-use crate::forward::{Forwarder, MAX_PORTS, Output, Outputs, Pairs, PortId};
-use crate::packet::{ALL, Packets};
+use crate::forward::bridge::TagEdit;
+use crate::forward::{Forwarder, Lists, MAX_PORTS, Output, Outputs, Pairs, PortId};
+use crate::packet::{ALL, Packets, Retagged};
 use crate::port::{RxQueue, TxQueue, vhost};
 use crate::stats::WorkerStats;
 use crate::sys;
@@ -35,7 +36,25 @@ pub struct Receiver {
     pub counters: Arc<QueueCounters>,
     /// A source that never runs dry (a generator, a file) is asked for no more than this port
     /// has room for, so that nothing is made only to be dropped; one that is not there has none.
+    /// An interface is paced, too: what waits there costs nothing, and the host sees it wait.
     pub paced_by: Option<PortId>,
+    /// It was not asked in the last turn, for want of room.
+    pub paused: bool,
+    /// Its fd, an interface's, is in the worker's epoll set.
+    pub watched: bool,
+}
+
+impl Receiver {
+    /// Of the queue `pair` of `port`.
+    pub fn new(
+        (port, pair): (PortId, usize),
+        queue: RxQueue,
+        counters: &Arc<QueueCounters>,
+        paced_by: Option<PortId>,
+    ) -> Self {
+        let counters = Arc::clone(counters);
+        Receiver { port, pair, queue, counters, paced_by, paused: false, watched: false }
+    }
 }
 
 /// A thread's worth of queues.
@@ -46,6 +65,8 @@ pub struct Worker {
     pub outputs: Vec<Option<TxQueue>>,
     /// Decides where packets go.
     pub forwarder: Box<dyn Forwarder>,
+    /// For packets that leave with other tags than they came with; made when it is needed.
+    pub retagged: Option<Box<Retagged>>,
     /// Most packets a burst.
     pub burst: usize,
     /// How it waits.
@@ -124,7 +145,8 @@ impl Worker {
                 None => self.burst,
                 Some(port) => room(&mut self.outputs, port).min(self.burst),
             };
-            if max == 0 {
+            receiver.paused = max == 0;
+            if receiver.paused {
                 continue;
             }
             let burst = receiver.queue.receive(packets, max);
@@ -141,6 +163,12 @@ impl Worker {
                             _ => receiver.counters.lost(Reason::NotConnected, which.len() as u64),
                         },
                         Output::Drop(reason) => receiver.counters.lost(reason, which.len() as u64),
+                        Output::Listed => {
+                            if let Some(lists) = self.forwarder.lists() {
+                                let sent = (&*burst.packets, &*receiver.counters);
+                                send_lists(lists, &mut self.outputs, &mut self.retagged, sent);
+                            }
+                        }
                         Output::Consumed => {}
                     }
                 }
@@ -192,14 +220,38 @@ impl Worker {
                 }
                 let _ = done.send(());
             }
+            Command::PutReceiver { port, queue, receiver, reply } => {
+                let found = self.receivers.iter_mut().find(|r| r.port == port && r.pair == queue);
+                let old = match found.and_then(|r| Some((r.queue.nic()?.fd(), r))) {
+                    Some((fd, at)) => {
+                        sleeper.ignore(fd, &mut at.watched);
+                        at.queue.nic().and_then(|queue| queue.put(receiver))
+                    }
+                    None => receiver,
+                };
+                let _ = reply.send(old);
+            }
+            Command::PutSender { port, sender, reply } => {
+                let output = self.outputs.get_mut(port).and_then(Option::as_mut);
+                let old = match output.and_then(TxQueue::nic) {
+                    Some(queue) => queue.put(sender),
+                    None => sender,
+                };
+                let _ = reply.send(old);
+            }
             Command::AddReceivers(receivers) => self.receivers.extend(receivers),
             Command::AddOutput { port, output } => self.add_output(port, *output),
             Command::Pair(pairs) => self.pair(pairs),
+            Command::SetPorts(ports) => self.forwarder.set_ports(&ports),
             Command::RemoveReceivers { port, reply } => {
                 let theirs = |r: &mut Receiver| r.port % MAX_PORTS == port;
                 let mut gone: Vec<_> = self.receivers.extract_if(.., theirs).collect();
                 // A ring that its session could not take back.
                 gone.iter_mut().filter_map(ring_of).for_each(|ring| sleeper.forget(ring));
+                for receiver in &mut gone {
+                    let fd = receiver.queue.nic().and_then(|queue| queue.fd());
+                    sleeper.ignore(fd, &mut receiver.watched);
+                }
                 let _ = reply.send(gone);
             }
             Command::RemoveOutput { port, reply } => {
@@ -263,6 +315,37 @@ impl Worker {
 
     fn receiver(&mut self, port: PortId, pair: usize) -> Option<&mut Receiver> {
         self.receivers.iter_mut().find(|r| r.port == port && r.pair == pair)
+    }
+}
+
+/// Send what a forwarder has listed, and count what it has not.
+fn send_lists(
+    lists: &Lists,
+    outputs: &mut [Option<TxQueue>],
+    retagged: &mut Option<Box<Retagged>>,
+    (packets, counters): (&Packets, &QueueCounters),
+) {
+    for list in lists.iter() {
+        let Some(Some(output)) = outputs.get_mut(list.port) else {
+            counters.lost(Reason::NotConnected, list.which.len() as u64);
+            continue;
+        };
+        let edit = match list.edit {
+            TagEdit::Keep => {
+                output.send(packets, &list.which);
+                continue;
+            }
+            TagEdit::Pop => (true, None),
+            TagEdit::Push(vid) => (false, Some(vid)),
+            TagEdit::Set(vid) => (true, Some(vid)),
+        };
+        let retagged = retagged.get_or_insert_with(Box::default);
+        let send = |packets: &Packets, which: &[u8]| output.send(packets, which);
+        let left_out = retagged.with(packets, &list.which, edit, send);
+        counters.lost(Reason::ChainTooLong, left_out);
+    }
+    for &(reason, n) in lists.lost() {
+        counters.lost(reason, n);
     }
 }
 

@@ -5,7 +5,9 @@
 
 use super::{TempDir, wait_until};
 use ringbridge::bridge::Bridge;
-use ringbridge::config::{ForwardMode, PollMode, PortKind, PortSpec, RunConfig, VhostSpec};
+use ringbridge::config::{
+    BridgeKeys, ForwardMode, Offer, PollMode, PortKind, PortSpec, RunConfig, VhostSpec,
+};
 use ringbridge::frontend::{
     DESC_WRITE, GuestOptions, Link, Ram, RawDesc, RawGuest, RawRing, Session,
 };
@@ -30,11 +32,12 @@ pub fn vhost(path: &Path, queues: u16) -> PortSpec {
         path: path.into(),
         client: false,
         queues,
-        mrg_rxbuf: true,
+        offer: Offer::ALL,
         mode: None,
         owner: None,
     };
-    PortSpec { name: format!("vhost:{}", path.display()), kind: PortKind::Vhost(spec) }
+    let (name, bridge) = (format!("vhost:{}", path.display()), BridgeKeys::default());
+    PortSpec { name, kind: PortKind::Vhost(spec), bridge }
 }
 
 /// A running bridge.
@@ -55,6 +58,7 @@ impl Bed {
         let mut config = RunConfig {
             ports: (0..ports).map(|i| vhost(&dir.path(&format!("{i}")), 1)).collect(),
             forward: ForwardMode::Io,
+            aging: Duration::from_mins(5),
             size: 64,
             workers: vec![None],
             burst: 32,

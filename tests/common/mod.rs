@@ -9,6 +9,7 @@
 
 pub mod backend;
 pub mod bridge;
+pub mod net;
 pub mod testpmd;
 
 use std::path::{Path, PathBuf};

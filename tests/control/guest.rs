@@ -1,6 +1,6 @@
 //! A frontend in the test process, and a worker that holds rings without running them.
 
-use ringbridge::config::VhostSpec;
+use ringbridge::config::{Offer, VhostSpec};
 use ringbridge::journal::Journal;
 use ringbridge::sys;
 use ringbridge::vhost_user::{RingLost, Rings};
@@ -96,7 +96,7 @@ pub fn spec(path: &Path) -> VhostSpec {
         path: path.into(),
         client: false,
         queues: 1,
-        mrg_rxbuf: true,
+        offer: Offer::ALL,
         mode: None,
         owner: None,
     }

@@ -13,6 +13,7 @@ mod garbage;
 mod load;
 mod messages;
 mod neighbour;
+mod offloads;
 mod rings;
 mod tables;
 mod truncated;

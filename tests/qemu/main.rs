@@ -5,6 +5,7 @@
 mod common;
 
 mod host;
+mod interfaces;
 mod lifecycle;
 mod memory;
 mod migration;

@@ -4,7 +4,7 @@ use super::common::TempDir;
 use super::common::bridge::{Bed, LIMIT, Peer, alone};
 use super::{GO_ON, assert_received, assert_sent, guest};
 use pcap_file::pcap::{PcapPacket, PcapReader, PcapWriter};
-use ringbridge::config::{ForwardMode, PcapSpec, PollMode, PortKind, PortSpec};
+use ringbridge::config::{BridgeKeys, ForwardMode, PcapSpec, PollMode, PortKind, PortSpec};
 use ringbridge::counters::Reason;
 use ringbridge::frontend::{Frames, GuestOptions, Number};
 use std::fs::File;
@@ -14,8 +14,8 @@ use std::time::Duration;
 const RUN: Option<Duration> = Some(Duration::from_millis(150));
 
 fn pcap(input: &Path, output: Option<&Path>, repeat: bool) -> PortSpec {
-    let spec = PcapSpec { input: input.into(), output: output.map(Into::into), repeat };
-    PortSpec { name: "pcap".into(), kind: PortKind::Pcap(spec) }
+    let spec = PcapSpec { input: input.into(), output: output.map(Into::into), repeat, rate: None };
+    PortSpec { name: "pcap".into(), kind: PortKind::Pcap(spec), bridge: BridgeKeys::default() }
 }
 
 /// Numbered frames of many lengths.
@@ -118,7 +118,8 @@ fn what_a_guest_sends_is_in_the_file() {
 fn null_takes_everything() {
     let _alone = alone();
     let bed = Bed::with(2, |config, _| {
-        config.ports[1] = PortSpec { name: "null".into(), kind: PortKind::Null };
+        config.ports[1] =
+            PortSpec { name: "null".into(), kind: PortKind::Null, bridge: BridgeKeys::default() };
     });
     let mut guest = guest(&bed, &[0], GuestOptions::default());
     let report = guest.txonly(300, RUN, &GO_ON).unwrap();

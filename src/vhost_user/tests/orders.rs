@@ -58,7 +58,7 @@ fn the_status_is_kept_and_its_reset_stops_the_rings_at_their_indices() {
 #[test]
 fn features_that_were_not_offered_are_not_ok() {
     let guest = Guest::negotiated(1);
-    assert!(guest.frontend.set_features(PROTOCOL | 1).is_err());
+    assert!(guest.frontend.set_features(PROTOCOL | 1 << 5).is_err());
     assert_eq!(guest.ask(FrontendReq::SET_STATUS, &[11]), 0);
     assert_eq!(guest.ask(FrontendReq::GET_STATUS, &[]), 3);
     guest.frontend.set_features(PROTOCOL).unwrap();

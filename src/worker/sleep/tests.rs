@@ -85,13 +85,8 @@ impl Queues {
             sleeper.watch(0, 0, &mut ring);
             tx.put(0, ring);
         }
-        let receiver = Receiver {
-            port: 0,
-            pair: 0,
-            queue: RxQueue::Vhost(rx),
-            counters: Arc::default(),
-            paced_by: paced.then_some(0),
-        };
+        let paced_by = paced.then_some(0);
+        let receiver = Receiver::new((0, 0), RxQueue::Vhost(rx), &Arc::default(), paced_by);
         Queues { sleeper, receivers: vec![receiver], outputs: vec![Some(TxQueue::Vhost(tx))] }
     }
 

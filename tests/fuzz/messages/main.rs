@@ -51,7 +51,7 @@ fuzz_target!(|data: &[u8]| {
     ours.shutdown(Shutdown::Write).expect("shut down");
     let scribbles = std::mem::take(&mut frontend.scribbles);
     let workers = Workers::new(fds, scribbles);
-    let device = Device { journal: Default::default(), queues: 2, mrg_rxbuf: true };
+    let device = Device { journal: Default::default(), queues: 2, offer: Offer::ALL };
     run_session(&theirs, &device, &workers);
     assert_eq!(workers.left(), 0, "rings were not asked back");
     drop((frontend, ours, theirs));
