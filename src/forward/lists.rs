@@ -57,14 +57,21 @@ impl Lists {
         self.lost.clear();
     }
 
-    /// Packet `i` goes to `port`; a packet once to each.
+    /// Packet `i` goes to `port`; a packet once to each. Returns the number of the list.
     #[inline]
-    pub fn add(&mut self, port: PortId, edit: TagEdit, i: u8) {
+    pub fn add(&mut self, port: PortId, edit: TagEdit, i: u8) -> usize {
         let known = match edit {
             TagEdit::Keep => usize::from(self.of_port[port]).checked_sub(1),
             _ => self.all[..self.used].iter().position(|l| (l.port, l.edit) == (port, edit)),
         };
         let at = known.unwrap_or_else(|| self.begin(port, edit));
+        self.all[at].which.push(i);
+        at
+    }
+
+    /// Packet `i` goes where list `at` of this burst goes.
+    #[inline]
+    pub fn add_to(&mut self, at: usize, i: u8) {
         self.all[at].which.push(i);
     }
 

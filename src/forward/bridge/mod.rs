@@ -108,46 +108,65 @@ impl Bridge {
         }
     }
 
-    /// Where packet `i` goes, which port `from` has received.
+    /// Packet `i` goes nowhere.
+    fn lose(&mut self, reason: Reason) -> Option<usize> {
+        self.lists.lose(reason);
+        None
+    }
+
+    /// Where packet `i` goes, which port `from` has received; the list, if it is for one.
     #[inline]
-    fn decide(&mut self, (number, from): (PortId, &BridgeKeys), i: u8, head: &[u8], now: u32) {
+    fn decide(
+        &mut self,
+        (number, from): (PortId, &BridgeKeys),
+        i: u8,
+        head: &[u8],
+        now: u32,
+    ) -> Option<usize> {
         let Some([d0, d1, d2, d3, d4, d5, source @ .., e0, e1]) = head.first_chunk::<MIN_PACKET>()
         else {
-            return self.lists.lose(Reason::Runt);
+            return self.lose(Reason::Runt);
         };
         let (to, source): (Mac, Mac) = ([*d0, *d1, *d2, *d3, *d4, *d5], *source);
         let tag = if [*e0, *e1] == [0x81, 0] { wire::be16(head, 14) } else { None };
         let Some(frame) = Ports::enter(from, tag) else {
-            return self.lists.lose(Reason::Vlan);
+            return self.lose(Reason::Vlan);
         };
         if source[0] & 1 != 0 {
-            return self.lists.lose(Reason::BadSource);
+            return self.lose(Reason::BadSource);
         }
         let learned = self.shared.table.learn(Key::new(source, frame.vid), number, from.quota, now);
         match learned {
             Ok(()) | Err(NotLearned::Quota | NotLearned::Full) => {}
-            Err(NotLearned::Fixed) => return self.lists.lose(Reason::BadSource),
+            Err(NotLearned::Fixed) => return self.lose(Reason::BadSource),
         }
         if to[0] & 1 == 0
             && let Some(known) = self.shared.table.find(Key::new(to, frame.vid), now)
         {
-            self.unicast((number, from), i, known.port, frame);
-        } else if to[..5] == RESERVED && to[5] < 16 {
-            self.lists.lose(Reason::Reserved);
-        } else {
-            self.flood((number, from), i, frame);
+            return self.unicast((number, from), i, known.port, frame);
         }
+        if to[..5] == RESERVED && to[5] < 16 {
+            return self.lose(Reason::Reserved);
+        }
+        self.flood((number, from), i, frame);
+        None
     }
 
     #[inline]
-    fn unicast(&mut self, from: (PortId, &BridgeKeys), i: u8, to: PortId, frame: Tagging) {
+    fn unicast(
+        &mut self,
+        from: (PortId, &BridgeKeys),
+        i: u8,
+        to: PortId,
+        frame: Tagging,
+    ) -> Option<usize> {
         if to == from.0 {
             // Whom it is for has heard it already.
-            return self.lists.lose(Reason::NotForUs);
+            return self.lose(Reason::NotForUs);
         }
         match self.ports.leave(from.1, to, frame) {
-            Some(edit) => self.lists.add(to, edit, i),
-            None => self.lists.lose(Reason::NoOutput),
+            Some(edit) => Some(self.lists.add(to, edit, i)),
+            None => self.lose(Reason::NoOutput),
         }
     }
 
@@ -173,8 +192,16 @@ impl Forwarder for Bridge {
         let Some(keys) = ports.get(from % MAX_PORTS) else {
             return out.common(Output::Drop(Reason::NoOutput));
         };
+        // Neighbours with the same addresses and tag go the same way.
+        let (mut last, mut list) = (None, None);
         for i in 0..packets.len() {
-            self.decide((from, keys), i as u8, packets.head(i), now);
+            let head = packets.head(i);
+            let first = head.first_chunk::<16>().map(|bytes| u128::from_ne_bytes(*bytes));
+            match list {
+                Some(list) if first.is_some() && first == last => self.lists.add_to(list, i as u8),
+                _ => list = self.decide((from, keys), i as u8, head, now),
+            }
+            last = first;
         }
     }
 

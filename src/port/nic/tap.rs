@@ -54,7 +54,8 @@ impl Receiver {
             return;
         }
         let mut at = 0;
-        while packets.len() < max && packets.bytes() < BURST_BYTES {
+        // What is dropped takes room, too.
+        while packets.len() < max && packets.bytes() < BURST_BYTES && at <= BUFFER - ROOM {
             let room = &mut self.buffer[at..][..ROOM];
             // SAFETY: `room` is writable for its length.
             let n =
