@@ -8,7 +8,7 @@ fn ringbridge(args: &[&str]) -> Output {
 
 #[test]
 fn a_wrong_command_line_is_one_line_on_stderr_and_status_2() {
-    for args in [&[][..], &["run"], &["run", "-p", "tap:x"], &["run", "-p", "null", "--size", "1"]]
+    for args in [&[][..], &["run"], &["run", "-p", "tun:x"], &["run", "-p", "null", "--size", "1"]]
     {
         let output = ringbridge(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");
